@@ -31,7 +31,8 @@
  *   (4) Users take turns.  One whose GETs stall leaves a quarter of the memory, and of
  *       the number of GETs, to others.  First gets of users whose last GET was not
  *       prompt leave half of the memory for first gets to others.
- *   (5) A look has its gets that are QUEUED or GETTING, and lives until it has none.
+ *   (5) A look has its gets that are QUEUED or GETTING, and lives until it has none.  Until
+ *       then their bytes are charged to the user of the acquire, even after its end.
  *
  * LOCKING   cache->lock for the table of gets, their wants, a look that is being
  *           submitted, the list of fresh looks, and the table of absent objects.  A
@@ -54,7 +55,7 @@
 #define ABSENT_NS UINT64_C(1000000000) /* pause before GETs of absent objects */
 #define DAMAGED_NS UINT64_C(10000000000)
 #define ABSENT (1u << 14)
-#define BUCKETS 4096u
+#define BUCKETS 65536u
 
 /* A get: one block that is fetched. */
 struct get {
@@ -88,8 +89,9 @@ struct user {
 
 /* A look: the missing blocks of one acquire. */
 struct kv_remote_look {
-	struct user *user; /* held; NULL: no get may begin now */
-	uint32_t uid;	   /* uid of the user to charge */
+	struct user *user;	    /* held; NULL: no get may begin now */
+	struct kv_account *account; /* held; charged with @bytes of gets */
+	uint64_t bytes;
 	bool chain;
 	struct gets queued; /* gets not begun, in the order of the keys */
 	size_t n;      /* number of gets, without those that were cut off */
@@ -291,7 +293,6 @@ int kv_fetch_want_locked(struct kv_cache *cache, struct kv_want *want)
 		if (!look)
 			return -ENOENT;
 		TAILQ_INIT(&look->queued);
-		look->uid = acquire->uid;
 		look->chain = !layout || layout->reuse == KV_REUSE_PREFIX;
 		if (!space->object_bytes)
 			space->object_bytes =
@@ -326,13 +327,18 @@ void kv_fetch_begin_locked(struct kv_cache *cache, struct kv_acquire *acquire)
 	kv_assert_locked(&cache->lock);
 	if (!look)
 		return;
-	/* Fetch nothing if too few blocks of a chain are missing. */
-	if (look->n == 0 ||
-	    (look->chain && acquire->rest < threshold && !acquire->more)) {
+	look->bytes = look->n * sizeof(*get);
+	look->account = kv_account_get(cache->accounts, acquire->uid);
+	/* Too few blocks of a chain are missing, or the user's memory is used. */
+	if (!look->account || look->n == 0 ||
+	    (look->chain && acquire->rest < threshold && !acquire->more) ||
+	    kv_account_charge(look->account, KV_FINITE_MEMORY, look->bytes) <
+		    0) {
 		while ((get = TAILQ_FIRST(&look->queued))) {
 			TAILQ_REMOVE(&look->queued, get, link);
 			get_end_locked(cache->remote, get, -EAGAIN);
 		}
+		kv_account_put(look->account);
 		free(look);
 		return;
 	}
@@ -369,7 +375,8 @@ static void look_go_on(struct kv_remote *remote, struct kv_remote_look *look)
 			 (!look->chain || look->out < look->window);
 
 	if (may && !user) {
-		user = (struct user *)kv_turn_get(turns, look->uid);
+		user = (struct user *)kv_turn_get(
+			turns, kv_account_uid(look->account));
 		look->user = user;
 		TAILQ_INSERT_TAIL(&user->looks, look, link);
 		kv_turn_start(turns, &user->turn);
@@ -380,8 +387,11 @@ static void look_go_on(struct kv_remote *remote, struct kv_remote_look *look)
 			kv_turn_stop(turns, &user->turn);
 		kv_turn_put(turns, &user->turn);
 	}
-	if (TAILQ_EMPTY(&look->queued) && look->out == 0)
+	if (TAILQ_EMPTY(&look->queued) && look->out == 0) {
+		kv_account_credit(look->account, KV_FINITE_MEMORY, look->bytes);
+		kv_account_put(look->account);
 		free(look);
+	}
 }
 
 /* ---- gets ---- */
@@ -472,9 +482,8 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 		look_go_on(remote, look);
 		return true;
 	}
-	if (rate > 0 && !kv_bucket_fill(&fetch->bucket, rate, rate))
-		return false;
-	if (!kv_turn_may(&fetch->users, turn, max, share) ||
+	if ((rate > 0 && !kv_bucket_fill(&fetch->bucket, rate, rate)) ||
+	    !kv_turn_may(&fetch->users, turn, max, share) ||
 	    (turn->out == 0 && fetch->users.out > 2 * max &&
 	     !kv_breaker_of(remote, get->uid)->prompt))
 		return false;

@@ -29,7 +29,6 @@
 #define BUFFER_MAX (128l << 10)
 #define MS_NS UINT64_C(1000000)
 #define SECOND_NS UINT64_C(1000000000)
-#define REFUSED_NS SECOND_NS /* longest wait for a listener on the socket */
 #define REFUSED_MS 50
 #define HEADERS_MAX 65536u
 #define TEXT_MAX 65536u	    /* most bytes of an answer's text */
@@ -187,20 +186,6 @@ static size_t on_header(char *line, size_t one, size_t n, void *arg)
 	return t->verdict < 0 ? 0 : n;
 }
 
-/* Append @data to the text of the response.  False: no memory. */
-static bool keep_text(struct kv_exchange *x, const char *data, size_t n)
-{
-	char *longer = realloc(x->text, x->text_bytes + n + 1);
-
-	if (!longer)
-		return false;
-	x->text = longer;
-	memcpy(x->text + x->text_bytes, data, n);
-	x->text_bytes += n;
-	x->text[x->text_bytes] = '\0';
-	return true;
-}
-
 static size_t on_body(char *data, size_t one, size_t n, void *arg)
 {
 	struct transfer *t = arg;
@@ -208,6 +193,7 @@ static size_t on_body(char *data, size_t one, size_t n, void *arg)
 	struct kv_remote_op *op = x->op;
 	const bool good = transfer_status(t) < 300;
 	const uint64_t end = t->received + n;
+	char *longer;
 
 	(void)one;
 	if (good && x->object) {
@@ -222,8 +208,14 @@ static size_t on_body(char *data, size_t one, size_t n, void *arg)
 			return 0;
 		t->verdict =
 			kv_op_failed(op, -EPROTO, "the answer does not end");
-	} else if (!keep_text(x, data, n)) {
-		t->verdict = -ENOMEM;
+	} else {
+		longer = realloc(x->text, end + 1);
+		if (!longer)
+			return 0;
+		x->text = longer;
+		memcpy(x->text + x->text_bytes, data, n);
+		x->text_bytes = end;
+		x->text[end] = '\0';
 	}
 	t->received = end;
 	return t->verdict < 0 ? 0 : n;
@@ -487,7 +479,7 @@ static bool connects_again(struct transfer *t, CURLcode code)
 	if (!t->refused_ns)
 		t->refused_ns = now;
 	if ((error == ECONNREFUSED || error == ENOENT) &&
-	    now - t->refused_ns > REFUSED_NS)
+	    now - t->refused_ns > SECOND_NS)
 		return false;
 	drop_handle(t);
 	t->again_ns = now + REFUSED_MS * MS_NS;

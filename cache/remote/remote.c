@@ -38,7 +38,6 @@
 
 #define MS UINT64_C(1000000)
 #define REST_NS (1000 * MS)
-#define TICK_NS (10 * MS)
 #define END_NS (500 * MS)
 
 #define RETRIES 2u
@@ -419,7 +418,7 @@ void kv_remote_stop(struct kv_cache *cache)
 	until = kv_now_ns() + END_NS;
 	fd = (struct pollfd){.fd = remote->ops->event, .events = POLLIN};
 	while (!TAILQ_EMPTY(&remote->jobs) && kv_now_ns() < until) {
-		poll(&fd, 1, TICK_NS / MS);
+		poll(&fd, 1, 10);
 		reap(remote);
 	}
 	kv_lock(cache); /* kv_remote_wake needs the backend */

@@ -761,6 +761,49 @@ static void test_memory_is_bounded(void **state)
 	assert_int_equal(stats_of(node).lent_bytes, 0);
 }
 
+/* Gets that wait for their turns are charged to the user of the acquire, also after it has
+ * ended: without memory, blocks are misses, for this user only. */
+static void test_gets_that_wait_are_charged(void **state)
+{
+	struct kv_acquire *a = calloc(1, sizeof(*a) + 64 * sizeof(*a->wants));
+	struct node *node = *state;
+	struct kv_accounts *accounts;
+	struct kv_account *account;
+	_Atomic bool done = false;
+	unsigned asked = 0;
+	uint64_t begin;
+
+	open_node(node);
+	provide(node, 1, 0, 8, 1000);
+	accounts = kv_cache_accounts(node->s.cache);
+	kv_accounts_set(accounts, true, 1 << 20);
+	account = kv_account_get(accounts, 0);
+	stuck = false;
+	set_rule(hang);
+	a->space = node->spaces[0];
+	a->n = 64;
+	a->remote = true;
+	a->done = small_settled;
+	a->arg = &done;
+	for (unsigned i = 0; i < 100; i++) {
+		for (unsigned k = 0; k < 64; k++)
+			a->wants[k].key = small_key(64 * i + k);
+		asked += kv_acquire_submit(node->s.cache, a) > 0;
+		kv_acquire_cancel(node->s.cache, a, -ETIMEDOUT);
+		kv_acquire_release(node->s.cache, a);
+	}
+	free(a);
+	assert_true(asked > 2 && asked < 50);
+	assert_true(kv_account_held(account, KV_FINITE_MEMORY) > 1 << 18);
+	assert_int_equal(acquire(node, 1, 0, 8, NULL), 8);
+	begin = kv_now_ns();
+	while (kv_account_held(account, KV_FINITE_MEMORY) > 0 &&
+	       ms_since(begin) < 30000)
+		usleep(10000);
+	assert_int_equal(kv_account_held(account, KV_FINITE_MEMORY), 0);
+	kv_account_put(account);
+}
+
 static void test_only_the_first_gets_of_a_space_are_too_short(void **state)
 {
 	struct node *node = *state;
@@ -1060,6 +1103,7 @@ int main(void)
 		ON(test_who_waits_for_silence_is_let_go),
 		ON(test_who_answers_has_more_time),
 		ON(test_memory_is_bounded),
+		ON(test_gets_that_wait_are_charged),
 		ON(test_only_the_first_gets_of_a_space_are_too_short),
 		ON(test_one_object_may_exceed_the_budget),
 		ON(test_bodies_that_stall_leave_memory_to_others),
