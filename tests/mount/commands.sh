@@ -297,6 +297,21 @@ for word in $(sed -n '/^} words\[\]/,/};/p' "$here/../../fs/main.c" | grep -oE '
 			tr -d '\\' | grep -q -- "$option" || fail "kvfs-commands(1) does not know $word $option"
 	done
 done
+# The examples of kvfs-commands(1), with the daemon and a space of this test, and for seconds.
+if [ -z "${sanitizer:-}" ]; then
+	. "$here/typed"
+	printf '#!/bin/sh\nhead -n 2 >events.txt\n' >"$T/router" && chmod 755 "$T/router"
+	typed_page "$here/../../man/kvfs-commands.1" | sed "s|/run/kvfs/control|$SOCK|; s/qwen3-4b.tp0/own/; s/-n 60/-n 2/
+		s/10\.0\.0\.7:9749/127.0.0.1:0/; s|\./router|./router \&|" >"$T/examples"
+	eq "examples" "$(grep -c '^kvfs ' "$T/examples")" 8
+	command -v jq >/dev/null || sed -i '/| jq/d' "$T/examples"
+	python3 -Ic 'import zmq' 2>/dev/null || sed -i '/--zmq/d' "$T/examples"
+	(cd "$T" && PATH=$T/kvfs/bin:$PATH KVFS=$SOCK timeout 60 bash -exc '. ./examples
+		until grep -q stored events.txt; do sleep 0.1; done
+		kill $(jobs -p)') >"$T/out" 2>&1 || fail "an example of kvfs-commands(1): $(cat "$T/out")"
+	[ -s "$T/load.txt" ] || fail "kvfs top prints nothing"
+	eq "the ttl" "$(xattr "$M/own" ttl)" 604800
+fi
 # Closed standard descriptors do not become files of the daemon or of a command.
 (exec <&- >&- 2>&-; exec "$T/kvfs/bin/kvfs" -o "$BASE,control=$T/closed.sock" "$T/closed" none) || fail "a start without descriptors"
 pid=$(pgrep -f -- "^[^ ]*kvfs .*$T/closed none" | head -n 1)
