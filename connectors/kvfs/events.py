@@ -109,6 +109,7 @@ class Publisher:
             try:
                 if at is None:
                     continue
+                socket.ipv6 = "[" in at
                 if socket is self._replay or at.startswith(("ipc:", "inproc:")) or "*" in at or "::" in at:
                     socket.bind(at)
                     at = socket.last_endpoint.rstrip(b"\0").decode()

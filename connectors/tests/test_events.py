@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -422,6 +423,17 @@ class Publishing(Case):
         self.assertEqual(out._asked, {})
         out._out.close()
         out._replay.close()
+
+    def test_an_address_of_ipv6_is_bound(self) -> None:
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError as error:
+            self.skipTest(f"no IPv6: {error}")
+        out = events.Publisher("tcp://[::1]:*", "tcp://[::]:*", "")
+        self.addCleanup(out._out.close)
+        self.addCleanup(out._replay.close)
+        for url in out.urls:
+            self.assertRegex(url, r"^tcp://\[::1?\]:[0-9]+$")
 
     def test_addresses_that_cannot_be_are_refused_in_one_line(self) -> None:
         for options, line in ((["--zmq", "tcp://*:x"], "tcp://*:x: Invalid argument"), (["--zmq", "x"], "x: Invalid argument"),
