@@ -174,7 +174,7 @@ for suite; do
 	cp "$wheel" "$T"/*.{py,sh} "$T"/site.{key,pem} "$R/srv"
 	chmod 644 "$R"/srv/*
 	cp "$T/without" "$R/srv"
-	as_user() { # SCRIPT
+	as_user() { # as_user SCRIPT: run a script as an ordinary user
 		cp "$T/$1" "$R/srv/$1"
 		echo "# $1 on $suite"
 		inside "$R" 600 setpriv --reuid 1000 --regid 1000 --clear-groups env HOME=/home/user bash -eux "/srv/$1"

@@ -159,7 +159,7 @@ class Daemon:
     def spaces(self, names: Iterable[str] = ()) -> list[dict[str, Any]]:
         """Return what the daemon tells of the spaces @names, or of all, sorted by name."""
         found = [json.loads(line) for line in self.text(SPACES).split("\n")[:-1]]
-        for space in found:  # one byte that is not UTF-8 makes the daemon escape all above 7f
+        for space in found:  # in a name that is not UTF-8 the daemon escapes all bytes above 7f
             space["name"] = os.fsdecode(os.fsencode(space["name"]))
         all_ = {space["name"]: space for space in found}
         wanted = [name.removeprefix("./") for name in names]
@@ -782,7 +782,7 @@ def listen(at: str) -> socket.socket:
         server.bind(path)
         server.listen(64)
         return server
-    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+    except (OSError, UnicodeError) as error:  # UnicodeError: no host can have this name
         raise Failure(f"{at}: {getattr(error, 'strerror', None) or error}") from None
 
 

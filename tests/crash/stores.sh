@@ -77,7 +77,7 @@ rm -r "$S/index"
 mv "$T/index" "$S/index"
 
 # The directory is moved, given by a link, and changes places with a third one.
-start_in() { # DIRECTORIES...
+start_in() { # start_in DIRECTORIES...: mount the store with these as store=
 	local options
 	options=$(printf ',store=%s' "$@")
 	start "ssd=448M$options" 2> "$T/log" || fail "start: $(cat "$T/log")"

@@ -165,7 +165,7 @@ sanitize() {
 	sum
 }
 
-figures() { # figures WAY...
+figures() { # figures WAY...: run the benchmark once for each WAY of copying
 	local way run
 	for way; do
 		run=denied

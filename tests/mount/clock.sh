@@ -79,7 +79,7 @@ all_well() {
 
 mount_moved "at first"
 mkdir "$M/s" "$M/s/f0" "$M/e" || fail mkdir
-# Nothing is unused for an hour here, whatever the wall clock shows.
+# No block expires: this test takes less than an hour, whatever the wall clock shows.
 for s in s e; do setfattr -n user.kvfs.ttl -v 1h "$M/$s" || fail ttl; done
 setfattr -n user.kvfs.rate.put -v 100M "$M/s" || fail rate.put
 all_well "at first"

@@ -266,7 +266,7 @@ alone() {
 	env -i PATH="$PATH" XDG_RUNTIME_DIR="$T/runtime" XDG_CACHE_HOME="$T/cache" \
 		${sanitizer:+LD_PRELOAD="$sanitizer" ASAN_OPTIONS=detect_leaks=0} "$T/kvfs/bin/kvfs" "$@"
 }
-if alone ls 2>&1 | grep -q 'no daemon was found'; then # on this machine, beside the tests
+if alone ls 2>&1 | grep -q 'no daemon was found'; then # no daemon runs on this machine but those of tests
 	run=(alone)
 	refused "name one with -p" ls
 	mkdir -p "$T/runtime/kvfs" "$T/cache/kvfs-$(uname -n)"

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib"
 start
 LAYOUT='{"tensors": [{"name": "k", "dtype": "U8", "shape": [4, 1024]}], "tokens": 4, "token_ids": true}'
-kept() { block "$1" --seed "${#1}" --tensor k:U8:4x1024:4096 "${@:2}"; } # FILE META...
+kept() { block "$1" --seed "${#1}" --tensor k:U8:4x1024:4096 "${@:2}"; } # kept FILE META...: make a block of this layout
 key() { printf '%s%030x' "$1" "$2"; }
 ids() { # ids FILE: print the token ids in its header
 	python3 -c '

@@ -20,8 +20,8 @@ class Blocks:
     first: int
     keys: kvfs.Keys
     parent: kvfs.Keys | None  # key of the block before @first; None: @first is 0
-    pages: list[list[int]]  # of each group; NULL_BLOCK: no page
-    tokens: list[list[int]] | None = None  # of each block; None: the space keeps no tokens
+    pages: list[list[int]]  # a list for each group; NULL_BLOCK: no page
+    tokens: list[list[int]] | None = None  # a list for each block; None: the space keeps no tokens
     extras: bytes = b""  # JSON text of the other inputs of the blocks
 
 
