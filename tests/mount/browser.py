@@ -11,7 +11,7 @@ import tempfile
 
 class Browser:
     def __init__(self, folder):
-        ours, theirs = os.pipe(), os.pipe()  # the browser reads 3 and writes 4
+        ours, theirs = os.pipe(), os.pipe()  # the browser reads descriptor 3 and writes 4
         command = 'exec 3<&%d 4>&%d; exec chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage ' \
             '--remote-debugging-pipe --user-data-dir="%s" about:blank' % (ours[0], theirs[1], folder)
         self.process = subprocess.Popen(["bash", "-c", command], pass_fds=(ours[0], theirs[1]),
