@@ -46,7 +46,7 @@ auto.DRAM_MAX, auto.IDLE = 64 << 20, 2
 def answer(listening):
     while True:
         connection = listening.accept()[0]
-        asked = connection.recv(256)  # a session that closes at once, or HELLO of wire.h
+        asked = connection.recv(256)  # empty if the client closes at once, else the message HELLO of wire.h
         if len(asked) >= 24:
             kind, _, count, tag, *_ = struct.unpack_from("=HHIQIiQ", asked)
             connection.send(struct.pack("=HHIQIiQ IIQ16x", kind, 1, count, tag, 0, -93, 0, 99, 98, 0))

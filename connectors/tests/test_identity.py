@@ -107,7 +107,7 @@ class Identity(unittest.TestCase):
             core, stopped = configs.Core(configs.engine(f"{folder}/qwen", "/nowhere")), []
             watch_weights(core, lambda: stopped.append(list(core.called)))
             for _ in range(2):
-                arguments = (method, None, (), {})  # vLLM compares them with the signature
+                arguments = (method, None, (), {})  # vLLM checks arguments by the method's signature
                 self.assertEqual(len(inspect.signature(core.collective_rpc).parameters), len(arguments))
                 core.collective_rpc(*arguments)
             self.assertEqual(stopped, [[]] * stops, method)

@@ -334,7 +334,7 @@ class Nodes(Case):
         p = prompt(1, 1500)
         first = engine(self.mount)
         wanted = first.do("generate", prompts=[p])
-        first.do("generate", prompts=[prompt(2, 100)])  # steps, in which vLLM hands blocks on
+        first.do("generate", prompts=[prompt(2, 100)])  # its steps save blocks of the prompt before
         between.has(full(1500) // BLOCK)
         first.kill()
         self.mount.kill()
@@ -486,7 +486,7 @@ class Kinds(Case):
         return second, p, wanted["tokens"], got["forwarded"]
 
     def test_a_sliding_window_hybrid(self) -> None:
-        self.kind("gemma", 4)  # a group for each layer
+        self.kind("gemma", 4)  # each layer is a group, and has a space
 
     def test_latent_attention(self) -> None:
         self.kind("deepseek", 1)
@@ -562,7 +562,7 @@ class Tier(Case):
         first = self.tiered()
         wanted = first.do("generate", prompts=[p])
         pages = first.do("pages")
-        first.do("generate", prompts=[prompt(2, 200)])  # steps, in which vLLM hands blocks on
+        first.do("generate", prompts=[prompt(2, 200)])  # its steps save blocks of the prompt before
         settled(self.mount.path)
         self.assertEqual(len(self.mount.blocks()), full(1500) // BLOCK + 1)
         first.kill()

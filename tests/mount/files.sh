@@ -63,7 +63,7 @@ assert error(os.fsync, f) == "EINVAL"
 assert error(os.close, f) == "EINVAL"
 assert not os.path.exists(name)
 
-f = create()                            # past the end
+f = create()                            # a write behind the block's end
 os.pwrite(f, data[:5000], 0)
 assert error(os.pwrite, f, b"x", n) == "EFBIG"
 assert error(os.fsync, f) == "EFBIG"
