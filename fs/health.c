@@ -85,7 +85,7 @@ static char *line_of(char *text, const char *word)
 }
 
 /* Judge the daemon by its statistics: the lines `ssd` and `remote` end with the
- * tiers' states. */
+ * tiers' states, of which that of `ssd` may have commas. */
 static int ask_socket(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -122,8 +122,8 @@ static int ask_socket(const char *path)
 		return report(
 			DEAD,
 			"the daemon's statistics have no line for the SSD");
-	state = strrchr(line, ',');
-	state = state ? state + 2 : line;
+	state = strstr(line, " blocks, ");
+	state = state ? state + strlen(" blocks, ") : line;
 	if (strcmp(state, "online") != 0 && strcmp(state, "off") != 0)
 		return report(DEGRADED, "the SSD tier: %s", state);
 	remote = remote ? strrchr(remote, ':') : NULL;
@@ -148,11 +148,9 @@ static int ask_mount(const char *path)
 		return report(DEAD, "%s", strerror(errno));
 	n = asprintf(&link, "%s/.kvfs/control", path) < 0
 		    ? -1
-		    : readlink(link, socket, sizeof(socket));
+		    : readlink(link, socket, sizeof(socket) - 1);
 	if (n < 0)
 		return report(DEAD, "no kvfs is mounted there");
-	if ((size_t)n >= sizeof(socket))
-		return report(DEAD, "the path of its socket is too long");
 	socket[n] = '\0';
 	return ask_socket(socket);
 }

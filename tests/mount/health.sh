@@ -66,3 +66,17 @@ P
 for ((i = 0; i < 600; i++)); do [ -S "$T/mute" ] && break; sleep 0.1; done
 is 1 "does not answer" "$T/mute" 1
 is 1 "Protocol error" "$T/mute"
+# The state of a tier is printed whole, with commas in it.
+python3 - "$T/degraded" << 'P' &
+import socket, struct, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.bind(sys.argv[1])
+s.listen(1)
+while True:
+    c, _ = s.accept()
+    for text in b"", b"dram      0.0 of 64.0 MiB (0%), 0 blocks\nssd       0.0 of 9.0 MiB (0%), 3 blocks, no disk, at all\n":
+        c.recv(65536)
+        c.send(struct.pack("=HHIQIiQ", 0, 1, 0, 0, 0, 0, 0) + text)  # the flag of a reply
+P
+for ((i = 0; i < 600; i++)); do [ -S "$T/degraded" ] && break; sleep 0.1; done
+is 3 "the SSD tier: no disk, at all" "$T/degraded"
