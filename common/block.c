@@ -29,6 +29,9 @@
 /* most JSON values in a header; bounds the memory that parsing takes */
 #define VALUES_MAX (1u << 17)
 #define DIGITS 10 /* most digits of a number in the JSON */
+#define IDS "\"token_ids\":\""
+#define EXTRAS "\",\"extras\":\""
+#define END "\","
 
 /* A tensor of a file's JSON header; the pointers point into the JSON. */
 struct entry {
@@ -58,10 +61,13 @@ int kv_key_parse(const char *name, struct kv_key *ret_key)
 
 uint64_t kv_block_header_bytes(const struct kv_layout *layout)
 {
-	uint64_t ids =
-		layout->token_ids ? kv_token_ids_text_max(layout->tokens) : 0;
+	/* the most bytes that kv_token_ids_write writes */
+	const uint64_t ids = sizeof(IDS) +
+			     (uint64_t)layout->tokens * (DIGITS + 1) +
+			     sizeof(EXTRAS) + 2 * KV_EXTRAS_MAX + sizeof(END);
 
-	return kv_round_up(PREFIX + METADATA_MAX + ids + layout->header_len,
+	return kv_round_up(PREFIX + METADATA_MAX + layout->header_len +
+				   (layout->token_ids ? ids : 0),
 			   KV_PAGE);
 }
 
@@ -381,10 +387,6 @@ int kv_block_parse(const void *head, size_t have,
 
 /* ---- token ids ---- */
 
-#define IDS "\"token_ids\":\""
-#define EXTRAS "\",\"extras\":\""
-#define END "\","
-
 /* Copy the fields before the ids: other processes may write to @data. */
 static long read_head(const void *data, size_t bytes,
 		      struct kv_token_ids *ret_head)
@@ -424,12 +426,6 @@ int kv_token_ids_copy(const void *data, size_t bytes,
 	copy->extras_len = head.extras_len;
 	*ret_copy = copy;
 	return 0;
-}
-
-size_t kv_token_ids_text_max(uint32_t n)
-{
-	return sizeof(IDS) + (size_t)n * (DIGITS + 1) + sizeof(EXTRAS) +
-	       2 * KV_EXTRAS_MAX + sizeof(END);
 }
 
 static char *put_id(char *at, uint32_t id)

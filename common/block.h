@@ -91,8 +91,6 @@ long kv_token_ids_check(const void *data, size_t bytes);
 int kv_token_ids_copy(const void *data, size_t bytes,
 		      struct kv_token_ids **ret_copy);
 
-/* Return the most bytes that kv_token_ids_write writes for @n ids. */
-size_t kv_token_ids_text_max(uint32_t n);
 /* Write the metadata members `"token_ids":"1,2,3","extras":"<hex>",`, without
  * "extras" if there are none.  Return the bytes written. */
 size_t kv_token_ids_write(const struct kv_token_ids *token_ids, char *text);

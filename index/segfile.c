@@ -777,7 +777,7 @@ static int sync_dir(int at, const char *name)
 	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
 }
 
-static int is_segfile(void *arg, int dir, const char *name)
+int kv_is_segfile(void *arg, int dir, const char *name)
 {
 	uint32_t id;
 
@@ -807,7 +807,7 @@ bool kv_index_is_foreign(int store_fd, const uint8_t store[16])
 bool kv_rebuild_possible(int store_fd)
 {
 	return kv_store_file_there(store_fd) ||
-	       kv_dir_walk(store_fd, "segments", is_segfile, NULL) > 0;
+	       kv_dir_walk(store_fd, "segments", kv_is_segfile, NULL) > 0;
 }
 
 int kv_rebuild(struct kv_rebuild *rebuild)

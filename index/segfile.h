@@ -20,6 +20,8 @@
 void kv_segfile_name(uint32_t id, char name[KV_SEGFILE_NAME]);
 /* Parse a name exactly as kv_segfile_name makes it. */
 bool kv_segfile_parse(const char *name, uint32_t *ret_id);
+/* For kv_dir_walk: return whether @name is that of a segment file. */
+int kv_is_segfile(void *arg, int dir, const char *name);
 /*
  * Open file @id of @dir, which may be a link to DIR/segments/NNNNNN.seg in a
  * directory that store=DIR has added.

@@ -266,19 +266,25 @@ void kv_dirs_free(struct kv_space *space)
 	}
 }
 
-int kv_block_get(struct kv_cache *cache, struct kv_space *space,
-		 const struct kv_key *key, struct kv_block **ret_block)
+/* Add a reference to @block, which may be NULL, and release the lock. */
+static int get_unlock(struct kv_cache *cache, struct kv_block *block,
+		      struct kv_block **ret_block)
 {
-	struct kv_block *block;
-
-	kv_lock(cache);
-	block = space->removed ? NULL : kv_table_find(cache, space, key);
 	if (block) {
 		block->refs++;
 		*ret_block = block;
 	}
 	kv_unlock(cache);
 	return block ? 0 : -ENOENT;
+}
+
+int kv_block_get(struct kv_cache *cache, struct kv_space *space,
+		 const struct kv_key *key, struct kv_block **ret_block)
+{
+	kv_lock(cache);
+	return get_unlock(
+		cache, space->removed ? NULL : kv_table_find(cache, space, key),
+		ret_block);
 }
 
 struct kv_block *kv_table_find_id(struct kv_cache *cache, uint64_t id)
@@ -299,16 +305,8 @@ struct kv_block *kv_table_find_id(struct kv_cache *cache, uint64_t id)
 int kv_block_get_id(struct kv_cache *cache, uint64_t id,
 		    struct kv_block **ret_block)
 {
-	struct kv_block *block;
-
 	kv_lock(cache);
-	block = kv_table_find_id(cache, id);
-	if (block) {
-		block->refs++;
-		*ret_block = block;
-	}
-	kv_unlock(cache);
-	return block ? 0 : -ENOENT;
+	return get_unlock(cache, kv_table_find_id(cache, id), ret_block);
 }
 
 void kv_block_hold(struct kv_cache *cache, struct kv_block *block)

@@ -86,15 +86,6 @@ static int is_strange(void *arg, int dir, const char *name)
 	return strcmp(name, "segments") != 0 && strcmp(name, "lost+found") != 0;
 }
 
-static int is_segfile(void *arg, int dir, const char *name)
-{
-	uint32_t id;
-
-	(void)arg;
-	(void)dir;
-	return kv_segfile_parse(name, &id);
-}
-
 /* Open DIR/segments; make it unless @linked.  Return its descriptor, or
  * -ENOENT if it is missing. */
 static int open_segments(struct kv_cache *cache, const char *path, bool linked,
@@ -177,7 +168,7 @@ static int device_open(struct kv_cache *cache, struct kv_device *device,
 		return kv_why(ret_why, -EEXIST,
 			      "store=%s: belongs to another store than %s",
 			      device->path, cache->store);
-	if (r < 0 && !linked && kv_dir_walk(dir, ".", is_segfile, NULL) != 0)
+	if (r < 0 && !linked && kv_dir_walk(dir, ".", kv_is_segfile, NULL) != 0)
 		return kv_why(ret_why, -EEXIST, STRANGE, device->path);
 	/* The filesystem of a disk that failed is often read-only. */
 	if (r == 0 && linked && !cache->config.read_only &&

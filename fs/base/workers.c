@@ -74,23 +74,6 @@ void kv_work_submit(struct kv_workers *workers, struct kv_work *work,
 	pthread_mutex_unlock(&workers->lock);
 }
 
-bool kv_work_withdraw(struct kv_work *work)
-{
-	struct kv_workers *workers = work->workers;
-	struct kv_work_queue *queue;
-
-	pthread_mutex_lock(&workers->lock);
-	queue = work->queue;
-	if (queue) {
-		TAILQ_REMOVE(&queue->all, work, link);
-		work->queue = NULL;
-		set_turn_locked(workers, queue);
-		kv_turn_put(&workers->queues, &queue->turn);
-	}
-	pthread_mutex_unlock(&workers->lock);
-	return queue;
-}
-
 /* Run @work, which is on no queue any more.  The work may free itself. */
 static void run_locked(struct kv_workers *workers, struct kv_work_queue *queue,
 		       struct kv_work *work, struct kv_hash *hash)
@@ -294,6 +277,18 @@ void kv_wait_cancel(struct kv_wait *wait, int status)
 
 void kv_wait_withdraw(struct kv_wait *wait, int status)
 {
-	if (kv_work_withdraw(&wait->work))
+	struct kv_workers *workers = wait->work.workers;
+	struct kv_work_queue *queue;
+
+	pthread_mutex_lock(&workers->lock);
+	queue = wait->work.queue;
+	if (queue) {
+		TAILQ_REMOVE(&queue->all, &wait->work, link);
+		wait->work.queue = NULL;
+		set_turn_locked(workers, queue);
+		kv_turn_put(&workers->queues, &queue->turn);
+	}
+	pthread_mutex_unlock(&workers->lock);
+	if (queue)
 		kv_wait_end(wait, status);
 }

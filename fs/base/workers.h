@@ -59,8 +59,6 @@ void kv_work_submit(struct kv_workers *workers, struct kv_work *work,
  */
 bool kv_work_run(struct kv_workers *workers, struct kv_work *work,
 		 uint32_t uid);
-/* Return true if @work had not begun; then it is never run. */
-bool kv_work_withdraw(struct kv_work *work);
 
 /* ---- requests that wait: for a thread of a pool, or for the cache ---- */
 

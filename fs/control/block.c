@@ -147,6 +147,8 @@ int kv_request_evict(struct kv_client *client, const struct kv_message *m)
 	uint32_t n = m->header->count;
 	int r;
 
+	if (m->header->type == WIRE_PIN && m->header->arg > 1)
+		return -EPROTO;
 	for (uint32_t i = 0; i < n; i++) {
 		r = kv_block_get(server->cache, m->space, &server->keys[i],
 				 &block);
@@ -161,11 +163,6 @@ int kv_request_evict(struct kv_client *client, const struct kv_message *m)
 	}
 	kv_reply(client, m->header, 0, n, n * sizeof(*statuses));
 	return 0;
-}
-
-int kv_request_pin(struct kv_client *client, const struct kv_message *m)
-{
-	return m->header->arg > 1 ? -EPROTO : kv_request_evict(client, m);
 }
 
 int kv_request_ended(struct kv_client *client, const struct kv_message *m)

@@ -428,7 +428,7 @@ static const struct shape {
 			EITHER, KEYS},
 	[WIRE_EVICT] = {kv_request_evict, 0, ITEM(key), 0, WIRE_BATCH, 0, WRITE,
 			KEYS},
-	[WIRE_PIN] = {kv_request_pin, 0, ITEM(key), 0, WIRE_BATCH, 0, WRITE,
+	[WIRE_PIN] = {kv_request_evict, 0, ITEM(key), 0, WIRE_BATCH, 0, WRITE,
 		      KEYS},
 	[WIRE_CLEAR] = {kv_request_clear, .right = WRITE},
 	[WIRE_STATS] = {kv_request_stats},

@@ -502,11 +502,11 @@ kv_handler kv_request_space_remove, kv_request_list, kv_request_space,
 	kv_request_reserve, kv_request_save, kv_request_pool,
 	kv_request_pool_close, kv_request_save_pages, kv_request_token_ids,
 	kv_request_drop, kv_request_flush, kv_request_hello, kv_request_probe,
-	kv_request_cancel, kv_request_evict, kv_request_pin, kv_request_clear,
-	kv_request_stats, kv_request_prefetch, kv_request_ended,
-	kv_request_pick, kv_request_snapshot, kv_request_snapshot_drop,
-	kv_request_snapshot_read, kv_request_snapshot_list, kv_request_unmapped,
-	kv_request_forget, kv_request_registers, kv_request_limit,
-	kv_request_why, kv_request_changes;
+	kv_request_cancel, kv_request_evict, kv_request_clear, kv_request_stats,
+	kv_request_prefetch, kv_request_ended, kv_request_pick,
+	kv_request_snapshot, kv_request_snapshot_drop, kv_request_snapshot_read,
+	kv_request_snapshot_list, kv_request_unmapped, kv_request_forget,
+	kv_request_registers, kv_request_limit, kv_request_why,
+	kv_request_changes;
 
 #endif

@@ -337,14 +337,12 @@ int kv_park_write(fuse_req_t req, struct kv_upload *upload, const char *data,
 		  size_t n, uint64_t offset);
 
 /*
- * Answer @req when all @spaces or the block are durable (kv_sync_spaces, kv_sync_block);
- * when the block is durable and its slot is freed, or -EBUSY if the block is leased
- * (kv_sync_demote); or when the block is in DRAM (kv_sync_promote).  Return 0; or -ENOMEM
- * or -ENOLCK: the caller replies.
+ * Answer @req when all @spaces or the block are durable, with @demotes also when the
+ * block's slot is freed, or -EBUSY if the block is leased; or when the block is in DRAM
+ * (kv_sync_promote).  Return 0; or -ENOMEM or -ENOLCK: the caller replies.
  */
 int kv_sync_spaces(fuse_req_t req, struct kv_space *const *spaces, size_t n);
-int kv_sync_block(fuse_req_t req, struct kv_block *block);
-int kv_sync_demote(fuse_req_t req, struct kv_block *block);
+int kv_sync_block(fuse_req_t req, struct kv_block *block, bool demotes);
 int kv_sync_promote(fuse_req_t req, struct kv_block *block);
 
 int kv_parking_new(struct kv_parking **ret_parking); /* -ENOMEM, -EAGAIN */

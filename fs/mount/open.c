@@ -532,7 +532,7 @@ static int sync_upload(fuse_req_t req, struct kv_upload *upload)
 	block = kv_draft_block(upload->draft);
 	if (!block)
 		return 1;
-	r = kv_sync_block(req, block);
+	r = kv_sync_block(req, block, false);
 	kv_block_put(mount->cache, block);
 	return r;
 }
@@ -561,7 +561,7 @@ void kv_fs_fsync(fuse_req_t req, fuse_ino_t ino, int datasync,
 		return;
 	}
 	if (handle->kind == KV_HANDLE_BLOCK)
-		r = kv_sync_block(req, handle->block);
+		r = kv_sync_block(req, handle->block, false);
 	else if (handle->kind == KV_HANDLE_UPLOAD)
 		r = sync_upload(req, handle->upload);
 	if (r != 0)

@@ -430,14 +430,9 @@ int kv_sync_spaces(fuse_req_t req, struct kv_space *const *spaces, size_t n)
 	return flush(req, NULL, false, spaces, n);
 }
 
-int kv_sync_block(fuse_req_t req, struct kv_block *block)
+int kv_sync_block(fuse_req_t req, struct kv_block *block, bool demotes)
 {
-	return flush(req, block, false, NULL, 1);
-}
-
-int kv_sync_demote(fuse_req_t req, struct kv_block *block)
-{
-	return flush(req, block, true, NULL, 1);
+	return flush(req, block, demotes, NULL, 1);
 }
 
 /* ---- promotions ---- */

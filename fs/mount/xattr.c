@@ -80,7 +80,7 @@ static int set_tier(const struct attr *attr, struct object *object,
 	if (strcmp(value, "dram") == 0)
 		r = kv_sync_promote(object->req, object->block);
 	else if (strcmp(value, "ssd") == 0)
-		r = kv_sync_demote(object->req, object->block);
+		r = kv_sync_block(object->req, object->block, true);
 	return r < 0 ? r : 1;
 }
 

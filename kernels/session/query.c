@@ -64,7 +64,8 @@ long kv_queries_check(const kvfs_query *queries, size_t n_queries,
 	return (long)total;
 }
 
-void kv_query_probe(const kvfs_query *query, uint8_t *ret_states)
+/* Store the state of each key of @query; absent if the daemon cannot be asked. */
+static void probe(const kvfs_query *query, uint8_t *ret_states)
 {
 	struct wire_key items[WIRE_BATCH];
 	size_t n;
@@ -112,7 +113,7 @@ long kvfs_probe(const kvfs_query *queries, size_t n_queries,
 	if (!ret_states && total > 0)
 		return -EINVAL;
 	for (size_t i = 0; i < n_queries; i++) {
-		kv_query_probe(&queries[i], ret_states + at);
+		probe(&queries[i], ret_states + at);
 		at += (long)queries[i].n;
 	}
 	for (at = 0; at < total; at++)
@@ -934,7 +935,7 @@ static int look_up(struct group *group, uint64_t end)
 	group->runs = calloc(group->n + 1, sizeof(*group->runs));
 	if (!states || !group->runs)
 		return -ENOMEM;
-	kv_query_probe(&asked, states);
+	probe(&asked, states);
 	for (size_t i = 0; i < group->n; i++) {
 		if (states[i] < KVFS_SSD)
 			run = 0;

@@ -330,9 +330,6 @@ void kv_lib_space_put_locked(struct kvfs_space *space);
 
 #define KV_QUERY_KEYS_MAX ((size_t)KVFS_KEYS_MAX)
 
-/* Store the state of each key of @query; absent if the daemon cannot be asked. */
-void kv_query_probe(const kvfs_query *query, uint8_t *ret_states);
-
 /*
  * Check @queries.  Return the number of their keys, and the session (NULL without
  * a query).  -EINVAL: a null, a key whose length is not 16 or 32, spaces of

@@ -20,11 +20,6 @@
  */
 #include "kernels/transfer/xfer.h"
 
-struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i)
-{
-	return lease->keys.calls[lease->items[i].call].space;
-}
-
 static void unref_locked(struct kvfs_lease *lease)
 {
 	struct kvfs_session *session = lease->session;

@@ -108,7 +108,7 @@ static size_t gather(struct load_job *job, size_t first, size_t n)
 			r = -ESTALE;
 		/* Neighbouring blocks mostly belong to one space: compare
 		 * layouts only when the space changes. */
-		space = kv_lease_space(xfer->lease, xfer->first + i);
+		space = xfer->lease->keys.calls[held->call].space;
 		if (r == 0 && space != job->looked_at) {
 			job->fits = kv_lib_layout_same_tensors(
 				kv_lib_space_layout(space), xfer->pool->layout);

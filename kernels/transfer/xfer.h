@@ -519,9 +519,6 @@ void kv_lease_put_locked(struct kvfs_lease *lease);
 /* Do the work of kvfs_release with session->lock held. */
 void kv_lease_release_locked(struct kvfs_lease *lease);
 
-/* Return the space of block @i, valid as long as the lease. */
-struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i);
-
 /* Copy the blocks of the load @xfer that have arrived, once the stream's earlier
  * work is over.  (load.c) */
 void kv_load_begin_locked(struct kvfs_xfer *xfer);
