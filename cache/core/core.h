@@ -244,6 +244,7 @@ struct kv_space {
 	uint8_t rests; /* index in ssd->resting, plus 1; 0: does not rest */
 	bool no_room;  /* SSD was full at the last write */
 	bool any_must; /* a flush may wait for a slot of the space */
+	bool refused;  /* a quota may have refused blocks; see writer.c */
 	/* slots being written, in the order of submission */
 	struct kv_slots under_way;
 	/* flushes that have not ended, in the order of submission */

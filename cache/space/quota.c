@@ -60,6 +60,8 @@ void kv_quotas_keep(struct kv_cache *cache)
 				break;
 			pause_after(cache, &n);
 		}
+		if (i < cache->spaces.n)
+			kv_refused_queue_locked(cache, cache->spaces.sorted[i]);
 		if (i % SPACES_AT_ONCE == SPACES_AT_ONCE - 1)
 			kv_yield(cache);
 	}

@@ -366,25 +366,29 @@ bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker)
 	       (spared && evict_record(cache, taker, NULL));
 }
 
+bool kv_ssd_fits(const struct kv_node *in, const struct kv_quota *quota,
+		 uint64_t bytes)
+{
+	return !quota->quota_ssd ||
+	       in[SSD].bytes + in[SSD].coming + bytes <= quota->quota_ssd;
+}
+
 int kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 			    uint64_t bytes)
 {
 	const struct kv_tenant *tenant = space->tenant;
-	const uint64_t most = space->quota.quota_ssd;
 	const uint64_t of_all = tenant->quota.quota_ssd;
 	/* While the mount ends, evict nothing for new writes. */
 	const bool stop = cache->ssd.stop;
 
 	kv_assert_locked(&cache->lock);
-	while (most &&
-	       space->in[SSD].bytes + space->in[SSD].coming + bytes > most)
+	while (!kv_ssd_fits(space->in, &space->quota, bytes))
 		if (stop || !kv_ssd_evict_own_locked(cache, space))
 			return space->in[SSD].coming && !stop ? -EBUSY
 							      : -EDQUOT;
 	if (of_all && bytes > of_all)
 		return -EDQUOT;
-	while (of_all &&
-	       tenant->in[SSD].bytes + tenant->in[SSD].coming + bytes > of_all)
+	while (!kv_ssd_fits(tenant->in, &tenant->quota, bytes))
 		if (stop || !kv_ssd_evict_tenant_locked(cache, tenant, space))
 			return tenant->in[SSD].coming && !stop ? -EBUSY
 							       : -EDQUOT;

@@ -186,6 +186,9 @@ bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
 bool kv_ssd_evict_tenant_locked(struct kv_cache *cache,
 				const struct kv_tenant *tenant,
 				const struct kv_space *space);
+/* Return whether @bytes more are within the SSD quota of the user or space @in. */
+bool kv_ssd_fits(const struct kv_node *in, const struct kv_quota *quota,
+		 uint64_t bytes);
 /*
  * Evict blocks of @space, and of its tenant, until @bytes more are within the
  * quotas of both.
@@ -212,6 +215,9 @@ int kv_writer_stop(struct kv_cache *cache);
 void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 			     bool must);
 void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block);
+/* Queue blocks that an SSD quota of @space or its user has refused, as far as
+ * they fit now. */
+void kv_refused_queue_locked(struct kv_cache *cache, struct kv_space *space);
 /* Return whether writes that are queued or under way will make slots clean, so
  * that these can be evicted. */
 bool kv_writes_may_make_room_locked(const struct kv_cache *cache);

@@ -29,9 +29,11 @@
  *           WRITING -> QUEUED       write_again, when the write failed or hangs
  *           WRITTEN -> DURABLE      commit.c; or QUEUED again, when it failed
  *
- *            of the orphans of one parent:
+ *            of the orphans of one parent; the parent of blocks that an SSD
+ *            quota has refused is a key without bytes:
  *
- *              none -> WAITING      admit
+ *              none -> WAITING      admit; turn, when a quota refuses
+ *           WAITING -> none         kv_refused_queue_locked of the last orphan
  *           WAITING -> ADOPTED      kv_write_enqueue_locked of the parent
  *           WAITING -> none         kv_orphan_drop_locked of the last orphan
  *           ADOPTED -> none         kv_orphan_drop_locked, too
@@ -80,6 +82,7 @@
 #define FULL_NS 5000000000u /* pause after the filesystem was full */
 #define DAY_S 86400
 #define ADOPTED_AT_ONCE 64u
+#define REFUSED_AT_ONCE 1024u
 #define MOVER_NS 3600000000000u /* longest sleep of the mover thread */
 
 /* ---- write queues ---- */
@@ -400,7 +403,8 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 	account = slot->list->space->account;
 	slot->must |= must;
 	slot->list->space->any_must |= must;
-	if (!must && is_orphan(slot))
+	if (!must && is_orphan(slot) &&
+	    ((struct kv_orphans *)slot->queue)->parent.len)
 		return;
 	if (!kv_block_dirty(block)) {
 		const struct kv_key key = kv_block_key(block);
@@ -437,6 +441,28 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 		    account, KV_FINITE_DIRTY, kv_shared(cache, DRAM),
 		    LINGER_ROOM * kv_account_held(account, KV_FINITE_DIRTY), 0))
 		kv_writer_hurry_locked(cache);
+}
+
+void kv_refused_queue_locked(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_orphans *refused;
+	struct kv_slot *slot;
+	uint64_t bytes = 0;
+
+	kv_assert_locked(&cache->lock);
+	for (unsigned n = 0; n < REFUSED_AT_ONCE && space->refused; n++) {
+		refused = orphans_find(cache, space, &(struct kv_key){0});
+		space->refused = refused;
+		if (!refused)
+			return;
+		slot = TAILQ_FIRST(&refused->slots);
+		bytes += slot->segment->class->slot_bytes;
+		if (!kv_ssd_fits(space->in, &space->quota, bytes) ||
+		    !kv_ssd_fits(space->tenant->in, &space->tenant->quota,
+				 bytes))
+			return;
+		kv_write_enqueue_locked(cache, slot->block, false);
+	}
 }
 
 bool kv_write_must(const struct kv_slot *slot)
@@ -805,6 +831,8 @@ static int turn(struct kv_cache *cache)
 		cache->stats.unwritten_quota++;
 		kv_cause_note_block(cache, slot->block, KV_CAUSE_QUOTA);
 		deny(cache, slot);
+		orphans_add(cache, slot, &(struct kv_key){0});
+		space->refused = true;
 		return 0;
 	case -EBUSY:
 	case -EAGAIN:

@@ -73,6 +73,71 @@ static void a_sync_beyond_a_quota_of_pinned_blocks_fails(void **state)
 	assert_false(tiers_stats(t).ssd_degraded);
 }
 
+/* Wait until blocks 0 and 1 of @chain are on SSD. */
+static void await_ssd(struct tiers *t, unsigned chain)
+{
+	for (unsigned ms = 0; ms < 20000; ms++) {
+		if ((tiers_of(t, t->space, chain, 0) & KV_TIER_SSD) &&
+		    (tiers_of(t, t->space, chain, 1) & KV_TIER_SSD))
+			return;
+		usleep(1000);
+	}
+	fail_msg("chain %u is not on SSD", chain);
+}
+
+static void save_refused(struct tiers *t, unsigned chain)
+{
+	for (unsigned i = 0; i < 2; i++)
+		tiers_must_save(t, t->space, chain, i);
+	tiers_quiet(t);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(tiers_of(t, t->space, chain, i), KV_TIER_DRAM);
+}
+
+static void refused_blocks_are_written_under_a_larger_quota(void **state)
+{
+	struct tiers *t = *state;
+	const struct kv_quota small = {.quota_ssd = 4096}, none = {0};
+
+	set_quota(t, t->space, small);
+	save_refused(t, 0);
+	save_refused(t, 1);
+	set_quota(t, t->space, none);
+	await_ssd(t, 0);
+	await_ssd(t, 1);
+	/* The same for the quota of a user. */
+	assert_int_equal(kv_tenant_set_quota(t->cache, 1, &small), 0);
+	save_refused(t, 2);
+	assert_int_equal(kv_tenant_set_quota(t->cache, 1, &none), 0);
+	await_ssd(t, 2);
+}
+
+static void refused_blocks_are_written_once_there_is_room(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_block *blocks[12];
+	uint64_t refused;
+
+	for (unsigned i = 0; i < 12; i++) {
+		tiers_must_save(t, t->space, i, 0);
+		blocks[i] = tiers_get(t, t->space, i, 0);
+		assert_int_equal(kv_block_sync(t->cache, blocks[i]), 0);
+		assert_int_equal(kv_block_pin(t->cache, blocks[i], true), 0);
+	}
+	set_quota(t, t->space, (struct kv_quota){.quota_ssd = MIB});
+	save_refused(t, 20);
+	refused = tiers_stats(t).unwritten_quota;
+	/* Nothing is tried while there is no room. */
+	usleep(2500000);
+	assert_int_equal(tiers_stats(t).unwritten_quota, refused);
+	for (unsigned i = 0; i < 12; i++) {
+		if (i < 6)
+			kv_block_remove(t->cache, blocks[i]);
+		kv_block_put(t->cache, blocks[i]);
+	}
+	await_ssd(t, 20);
+}
+
 static void a_smaller_quota_is_met_soon(void **state)
 {
 	struct tiers *t = *state;
@@ -318,6 +383,8 @@ int main(void)
 		TEST(a_quota_below_one_block_refuses_every_save),
 		TEST(a_quota_of_ssd_is_never_exceeded),
 		TEST(a_sync_beyond_a_quota_of_pinned_blocks_fails),
+		TEST(refused_blocks_are_written_under_a_larger_quota),
+		TEST(refused_blocks_are_written_once_there_is_room),
 		TEST(a_smaller_quota_is_met_soon),
 		TEST(reserves_cannot_exceed_the_tier),
 		TEST(all_of_them_persist),
