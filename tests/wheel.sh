@@ -136,6 +136,8 @@ kvfs-replay --help >>help
 kvfs-bench --help >>help
 kvfs-remote-mooncake --help >>help
 [ -s env/share/man/man1/kvfs.1 ]
+[ -s env/share/zsh/site-functions/_kvfs ]
+(. env/share/bash-completion/completions/kvfs; COMP_WORDS=(kvfs tr) COMP_CWORD=1; _kvfs; [ "$COMPREPLY" = tree ])
 ! ldd env/lib/python3*/site-packages/kvfs/bin/kvfs | grep 'not found'
 options=dram=64M,ssd=128M,segment=8M,control=$HOME/run/control
 kvfs -f -o $options ./store none 2>log &

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # wheel.sh - make $B/wheel/kvfs-*.whl from the build $B: the Python package with the programs in
-# kvfs/bin, libkvfs and the CUDA plug-in in kvfs/lib, the header files, the manuals, every other
-# library that a manylinux system may lack, and their licences.  Fails above 8 MB.
+# kvfs/bin, libkvfs and the CUDA plug-in in kvfs/lib, the header files, the manuals, the completion
+# for shells, every other library that a manylinux system may lack, and their licences.  Fails above
+# 8 MB.
 set -eu
 B=$(realpath "${B:-build}")
 root=$(dirname "$(realpath "$0")")/../..
@@ -23,11 +24,11 @@ rm -rf "$S" "$W/prefix" "$W/plain"
 cp -r "$root/connectors" "$S"
 rm -rf "$S/build" "$S"/*.egg-info "$S/tests"
 B=$B DESTDIR='' PREFIX=$W/prefix VERSION=0 "$root/tools/install.sh" install >/dev/null
-mkdir "$S/kvfs/bin" "$S/kvfs/lib" "$S/scripts" "$S/man"
+mkdir "$S/kvfs/bin" "$S/kvfs/lib" "$S/scripts"
 cp "$W/prefix"/bin/* "$W/prefix"/libexec/kvfs/kvfs-remote-mooncake "$S/kvfs/bin"
 cp "$W/prefix"/lib/lib*.so.1 "$S/kvfs/lib"
 cp -r "$W/prefix/include" "$S/kvfs"
-cp "$W/prefix"/share/man/man*/* "$S/man"
+cp -r "$W/prefix/share" "$S"
 for program in "$S"/kvfs/bin/*; do
 	cp "$root/tools/wheel/program.py" "$S/scripts/${program##*/}"
 done
