@@ -52,6 +52,10 @@ security = pod["securityContext"]
 assert security["runAsNonRoot"] is True and security["runAsUser"] > 0 and "sysctls" not in security
 assert [kind for volume in pod["volumes"] for kind in volume if kind != "name"] == ["emptyDir"] * 2
 assert ["hostPath" in volume for volume in node["volumes"]] == [True]
+taints = [{"key": f"{vendor}.com/gpu", "value": "present", "effect": "NoSchedule"} for vendor in ("nvidia", "amd")]
+for taint in taints:
+    assert any(taint["key"] == toleration.get("key", taint["key"]) and toleration.get("operator") == "Exists" and
+               toleration.get("effect", taint["effect"]) == taint["effect"] for toleration in node["tolerations"]), taint
 args("sidecar", pod["initContainers"][0])
 args("daemonset", node["containers"][0])
 END
