@@ -5,12 +5,7 @@
 # another user.
 . "$(dirname "$0")/lib"
 start
-# Install the program and its library where other users can run them.
-install -D "$here/../../tools/kvfs-bundle" "$T/bin/kvfs-bundle"
-for program in bundle local; do
-	install -D -m 644 "$here/../../connectors/kvfs/$program.py" "$T/libexec/kvfs/$program.py"
-done
-install -D "$B/libkvfs.so" "$T/lib/libkvfs.so.1"
+install_program bundle bundle local
 # Python cannot load a library built with a sanitizer unless the sanitizer is
 # loaded first.
 sanitizer=$(ldd "$B/libkvfs.so" | sed -n 's/.* \(\/[^ ]*lib[at]san[^ ]*\).*/\1/p')

@@ -7,8 +7,8 @@
 . "$(dirname "$0")/lib"
 R=$T/remote
 mkdir "$R"
-export B
-forget=$here/../../tools/kvfs-forget
+install_program forget local
+forget=$T/bin/kvfs-forget
 REMOTES=remote=dir:$R,remote_threshold=1,remote_tenant=0:root,remote_tenant=1001:one
 cat > "$T/layout" <<'L'
 {"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]}], "tokens": 16, "keys": "engine", "share": true}

@@ -4,6 +4,7 @@
 # passes the conformance test, and two nodes share blocks through it.  The daemon
 # logs and shows once each that the gateway has ended and that it is back.  A socket that other users control is refused.
 . "$(dirname "$0")/lib"
+install_program forget local
 root=$here/../..
 gateway=''
 trap '[ -z "$gateway" ] || kill -KILL $gateway; cleanup' EXIT
@@ -50,7 +51,7 @@ handed_over() { [[ $(xattr "$M/s/$(place "$1")" tier) == *+remote ]]; }
 for n in 1 2 3; do soon "block $n is there" handed_over $n; done
 eq "fetched" "$("$B/tests/mount/fetch" "$N" s acquire 5000 "$(key 1)" "$(key 2)" "$(key 3)" | cut -d' ' -f1)" 3
 for n in 1 2 3; do same "block $n" "$T/b$n" "$N/s/$(place $n)"; done
-said=$(B=$B "$root/tools/kvfs-forget" "$N/s" 2>&1)
+said=$("$T/bin/kvfs-forget" "$N/s" 2>&1)
 eq "the space is removed, and counted" "$said" "$N/s: $url: 3 removed, 0 not there"
 
 # When the gateway has ended, the daemon logs one line, and requests are misses at once.

@@ -6,6 +6,7 @@
 # the other: no acquire exceeds its deadline, no byte is wrong, and blocks come again
 # once the process is back.
 . "$(dirname "$0")/lib"
+install_program forget local
 . "$here/tiers"
 trap 'end_servers; cleanup' EXIT
 fail() {
@@ -81,7 +82,7 @@ wait_for 60 all_here || fail "after the gateway's restart"
 # A whole space is removed, by a node that never had its blocks.
 fresh
 unmount "$N" && gone
-out=$(B=$B "$here/../../tools/kvfs-forget" "$M/s" 2>&1) || fail "kvfs-forget of the space: $out"
+out=$("$T/bin/kvfs-forget" "$M/s" 2>&1) || fail "kvfs-forget of the space: $out"
 node "$N" "$T/store2"
 eq "nothing comes" "$(fetched 2000 | cut -d' ' -f1)" 0
 unmount "$N"

@@ -4,6 +4,7 @@
 # fail for one user have no effect on the other, and blocks of the first come again when the
 # fault ends.  In a directory to which users may write, no user reaches another's blocks.
 . "$(dirname "$0")/lib"
+install_program forget local
 needs_root setpriv
 . "$here/tiers"
 trap 'end_servers; cleanup' EXIT
@@ -119,7 +120,7 @@ echo "DELETE /kv/1001/ hang" >"$T/fault"
 floods=()
 for i in $(seq 20); do
 	for n in $(seq 20); do echo "$N/s1001/$(place $((i * 100 + n)))"; done |
-		B=$B "$here/../../tools/kvfs-forget" -t 60 - >/dev/null 2>&1 & floods+=($!)
+		"$T/bin/kvfs-forget" -t 60 - >/dev/null 2>&1 & floods+=($!)
 done
 sleep 6
 fetch 1002 10000 $at $((at + 1)) $((at + 2))

@@ -6,6 +6,7 @@
 # the server stops, refuses, is full or loses its bucket, local blocks stay readable, the
 # server's error is shown, and blocks come again when the server works again.
 . "$(dirname "$0")/lib"
+install_program forget local
 . "$here/tiers"
 trap 'end_servers; cleanup' EXIT
 N=$T/node
@@ -82,11 +83,11 @@ forgotten() {
 	before=$(puts)
 	fill f 105
 	wait_for 60 at_least puts $((before + 105)) || fail "puts: $(puts)"
-	said=$(B=$B "$here/../../tools/kvfs-forget" "$N/f/$(place 1)" "$N/f/$(place 106)") || fail "kvfs-forget: $said"
+	said=$("$T/bin/kvfs-forget" "$N/f/$(place 1)" "$N/f/$(place 106)") || fail "kvfs-forget: $said"
 	case $said in *" 1 removed, 1 not there"*) ;; *) fail "two blocks: $said" ;; esac
-	said=$(B=$B "$here/../../tools/kvfs-forget" "$N/f") || fail "kvfs-forget: $said"
+	said=$("$T/bin/kvfs-forget" "$N/f") || fail "kvfs-forget: $said"
 	case $said in *" removed"*) ;; *) fail "a space: $said" ;; esac
-	said=$(for i in {1..105}; do echo "$N/f/$(place "$i")"; done | B=$B "$here/../../tools/kvfs-forget" -) || fail "kvfs-forget: $said"
+	said=$(for i in {1..105}; do echo "$N/f/$(place "$i")"; done | "$T/bin/kvfs-forget" -) || fail "kvfs-forget: $said"
 	case $said in *" 0 removed, 105 not there"*) ;; *) fail "its blocks: $said" ;; esac
 	rmdir "$N/f" && make "$N/f" || fail "the space, anew"
 	fetched 4 300 1 2 3 4
