@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import logging
 import os
 import shutil
@@ -19,8 +18,6 @@ import signal
 import socket
 import stat
 import struct
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,7 +29,6 @@ LOG = logging.getLogger("kvfs")
 CGROUPS = Path("/sys/fs/cgroup")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
-LOCK_WAIT = 60.0
 IDLE = 600
 DRAM_MAX = 4 << 30
 DRAM_MIN = 16 << 20
@@ -53,7 +49,7 @@ def open(path: str | os.PathLike[str] = "auto", log: logging.Logger = LOG, start
         if session := _session(control):
             return session
     home = _home()
-    with _locked(f"{home}/lock"):
+    with local.locked(f"{home}/lock"):
         if session := _session(f"{home}/control"):
             return session
         if not start:
@@ -117,25 +113,6 @@ def _home() -> str:
                              "or give the path of a daemon")
         return home
     raise ValueError("kvfs: no directory for a daemon can be made: set XDG_RUNTIME_DIR to one")
-
-
-@contextlib.contextmanager
-def _locked(path: str) -> Iterator[None]:
-    end = time.monotonic() + LOCK_WAIT
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise ValueError(f"kvfs: another process has held {path} for {LOCK_WAIT:.0f} s: end "
-                                     "it, or give the path of a daemon") from None
-                time.sleep(0.02)
-        yield
-    finally:
-        os.close(fd)
 
 
 def _memory() -> tuple[str, int]:

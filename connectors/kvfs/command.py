@@ -508,8 +508,7 @@ def keys_of(texts: list[str]) -> ctypes.Array[Key]:
 def rm(daemon: Daemon, args: argparse.Namespace) -> None:
     """Remove blocks, or with -r spaces."""
     if args.r:
-        spaces = [daemon.space(name) for name in [args.space, *args.key]]
-        for space in spaces:
+        for space in [daemon.space(name) for name in [args.space, *args.key]]:
             check(space.lib.kvfs_space_remove(space.c), space.name)
     elif args.key:
         daemon.space(args.space).each("evict", keys_of(args.key))
@@ -610,10 +609,9 @@ class Forest:
                 del only[block]
         self.runs: list[list[int]] = []
         for block in [block for block, parent in enumerate(above) if parent not in only]:
-            run, next_ = [block], only.get(block)
-            while next_ is not None:
+            run = [block]
+            while (next_ := only.get(run[-1])) is not None:
                 run.append(next_)
-                next_ = only.get(next_)
             self.runs.append(run)
         ends: dict[int | None, int] = {run[-1]: number for number, run in enumerate(self.runs)}
         self.below: dict[int, list[int]] = {}
@@ -658,11 +656,8 @@ class Forest:
         """Return a row for each of @runs, and in each those below it, to the @depth; beyond @most runs, one row."""
         order = self.heaviest(runs)
         kept, rest = (order[:most], order[most:]) if most else (order, [])
-        rows = []
-        for number in kept:
-            rows.append({"key": self.key(number),
-                         **self.sums([number] if depth > 1 else self.subtree([number])),
-                         "branches": self.rows(self.below.get(number, []), depth - 1, most) if depth > 1 else []})
+        rows = [{"key": self.key(number), **self.sums([number] if depth > 1 else self.subtree([number])),
+                 "branches": self.rows(self.below.get(number, []), depth - 1, most) if depth > 1 else []} for number in kept]
         if rest:
             rows.append({"more": len(rest), **self.sums(self.subtree(rest)), "branches": []})
         return rows
@@ -774,15 +769,16 @@ def listen(at: str) -> socket.socket:
         if not path:
             family, _, _, _, address = socket.getaddrinfo(found[2] or found[3], int(found[4]), type=socket.SOCK_STREAM)[0]
             return socket.create_server(address[:2], family=family)
-        with socket.socket(socket.AF_UNIX) as old:
-            if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode) and old.connect_ex(path) == errno.ECONNREFUSED:
-                os.unlink(path)  # the exporter that made the socket was killed
         server = socket.socket(socket.AF_UNIX)
         os.umask(0o177)
-        server.bind(path)
-        server.listen(64)
+        # Another exporter must not take the socket for a stale one before it listens.
+        with LOCAL["locked"](f"{path}.lock"), socket.socket(socket.AF_UNIX) as old:
+            if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode) and old.connect_ex(path) == errno.ECONNREFUSED:
+                os.unlink(path)  # the exporter that made the socket was killed
+            server.bind(path)
+            server.listen(64)
         return server
-    except (OSError, UnicodeError) as error:  # UnicodeError: no host can have this name
+    except (OSError, ValueError) as error:  # ValueError: no host can have this name, or the lock is held
         raise Failure(f"{at}: {getattr(error, 'strerror', None) or error}") from None
 
 

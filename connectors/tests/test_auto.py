@@ -298,7 +298,7 @@ print(len(os.sched_getaffinity(0)))
     def test_a_lock_that_is_not_released(self) -> None:
         self.set(LOCK_WAIT=0.2)
         os.mkdir(self.home, 0o700)
-        with auto._locked(f"{self.home}/lock"):
+        with local.locked(f"{self.home}/lock"):
             self.refused(f"{self.home}/lock", "another process")
 
     def test_a_daemon_of_another_version(self) -> None:

@@ -165,6 +165,35 @@ wait $root 2>/dev/null
 serve root2 "$kvfs" exporter -p "$SOCK" "unix:$T/run/root"
 eq "the next exporter" "$(get root2 | head -c 3)" 200
 rm "$T/run/root"
+# Of exporters that start at once beside the socket of a killed one, one serves.
+python3 - "$T/kvfs/libexec/kvfs/command.py" "$T/run/race" <<-'END' || fail "exporters that start at once"
+	import multiprocessing, os, runpy, socket, sys
+	command, path = runpy.run_path(sys.argv[1]), sys.argv[2]
+	fork = multiprocessing.get_context("fork")
+
+	def start(begin, found, end):
+	    begin.wait()
+	    try:
+	        listening = command["listen"](f"unix:{path}")
+	        found.put(1)
+	    except command["Failure"] as error:
+	        found.put(0 if "in use" in str(error) else str(error))
+	    end.wait()
+
+	for turn in range(30):
+	    begin, end, found = fork.Barrier(8), fork.Barrier(9), fork.SimpleQueue()
+	    started = [fork.Process(target=start, args=(begin, found, end)) for _ in range(8)]
+	    for process in started:
+	        process.start()
+	    counts = [found.get() for _ in started]
+	    with socket.socket(socket.AF_UNIX) as client:
+	        refused = client.connect_ex(path)
+	    end.wait()
+	    for process in started:
+	        process.join()
+	    if sorted(map(str, counts)) != ["0"] * 7 + ["1"] or refused or os.path.exists(f"{path}.lock"):
+	        sys.exit(f"turn {turn}: {counts}, connect: {os.strerror(refused)}")
+END
 kill $unix $served $tcp
 wait $unix
 eq "status after SIGTERM" $? 0
