@@ -119,9 +119,7 @@ static int ask_socket(const char *path)
 	remote = line_of(text, "\nremote ");
 	line = line_of(text, "\nssd ");
 	if (!line)
-		return report(
-			DEAD,
-			"the daemon's statistics have no line for the SSD");
+		return report(DEAD, "no line for the SSD in its statistics");
 	state = strstr(line, " blocks, ");
 	state = state ? state + strlen(" blocks, ") : line;
 	if (strcmp(state, "online") != 0 && strcmp(state, "off") != 0)

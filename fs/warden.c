@@ -75,7 +75,11 @@ static const char calls[] =
 	"set_robust_list get_robust_list rseq sched_yield sched_getaffinity "
 	"sched_getparam sched_getscheduler getcpu capget pidfd_open "
 	"rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending "
-	"rt_sigtimedwait rt_sigsuspend sigaltstack";
+	"rt_sigtimedwait rt_sigsuspend sigaltstack"
+#ifdef __SANITIZE_ADDRESS__
+	" ptrace" /* LeakSanitizer stops the threads */
+#endif
+	;
 
 /* ---- the warden ---- */
 

@@ -137,7 +137,10 @@ static void call(void)
 	MUST(swap_off() == ENOSYS);
 	MUST(swap_off() == ENOSYS);
 	MUST(execv("/bin/false", argv) == -1 && errno == ENOSYS);
+#ifndef __SANITIZE_ADDRESS__ /* the filter then lets LeakSanitizer stop the threads */
 	MUST(ptrace(PTRACE_TRACEME, 0, 0, 0) == -1 && errno == ENOSYS);
+	MUST(lines_of("ptrace") == 1);
+#endif
 	/* Not setuid(3), which aborts if the threads' results differ. */
 	MUST(syscall(SYS_setuid, getuid()) == -1 && errno == ENOSYS);
 	MUST(unshare(CLONE_NEWUSER) == -1 && errno == ENOSYS);
@@ -145,7 +148,6 @@ static void call(void)
 	MUST(socket(AF_VSOCK, SOCK_STREAM, 0) == -1 && errno == ENOSYS);
 	MUST(syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0) == -1 &&
 	     errno == ENOSYS);
-	MUST(lines_of("ptrace") == 1);
 	MUST(lines_of("execve") == 1);
 	MUST(lines_of("swapoff") == 1);
 	MUST(lines_of("unshare") == 1);
