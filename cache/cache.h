@@ -760,6 +760,7 @@ struct kv_cache_stats {
 	uint64_t pinned_bytes; /* bytes of pinned blocks in DRAM */
 	uint64_t snapshots;
 	struct kv_lookups lookups;
+	uint64_t hit_tokens; /* tokens of the blocks that acquires found */
 	uint64_t sealed, conflicts, corrupt;
 	uint64_t evicted_dram, evicted_ssd, removed, expired, dropped_saves;
 	uint64_t moved_ssd;    /* blocks moved between files to empty a file */

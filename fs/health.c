@@ -65,10 +65,8 @@ static ssize_t ask(int fd, enum wire_type type, void *items, size_t bytes,
 		return -errno;
 	iov[1].iov_len = room;
 	n = readv(fd, iov, 2);
-	if (n < 0)
-		return -errno;
-	if (n == 0)
-		return -ECONNRESET;
+	if (n <= 0)
+		return n < 0 ? -errno : -ECONNRESET;
 	if ((size_t)n < sizeof(header) || !(header.flags & WIRE_REPLY))
 		return -EPROTO;
 	return header.status < 0 ? header.status : n - (ssize_t)sizeof(header);
@@ -104,8 +102,7 @@ static int ask_socket(const char *path)
 		n = -errno;
 	} else {
 		n = ask(fd, WIRE_HELLO, &hello, sizeof(hello), sizeof(hello));
-		if (n == -ECONNRESET)
-			/* the daemon cut off a user without permission */
+		if (n == -ECONNRESET) /* a user without permission */
 			n = -EACCES;
 		if (n >= 0)
 			n = ask(fd, WIRE_STATS, text, 0, sizeof(text) - 1);

@@ -268,6 +268,7 @@ static void count_hit(struct kv_cache *cache, struct kv_space *space,
 	space->lookups.hits_dram += dram;
 	cache->stats.lookups.hits_ssd += !dram;
 	space->lookups.hits_ssd += !dram;
+	cache->stats.hit_tokens += space->layout ? space->layout->tokens : 0;
 	kv_histogram_add(&cache->stats.hit_age[dram ? DRAM : SSD],
 			 kv_block_age(cache, block));
 }

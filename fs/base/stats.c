@@ -79,6 +79,8 @@ static const struct figure figures[] = {
 	FIGURE(lookups.hits_dram, "hits_total", DRAM,
 	       "Blocks that acquire found."),
 	FIGURE(lookups.hits_ssd, "hits_total", SSD, NULL),
+	FIGURE(hit_tokens, "hit_tokens_total", NULL,
+	       "Tokens of the blocks that acquire found."),
 	FIGURE(causes[KV_CAUSE_NONE], "misses_total", "cause=\"other\"",
 	       "Blocks that match, probe or acquire did not find: the first of "
 	       "a "

@@ -56,6 +56,8 @@ eq "the largest is among the hundred" "$(metric 'kvfs_space_blocks{space="s"}')"
 
 # Histograms: blocks that engines save, and more than memory takes.
 "$B/tests/crash/blocks" durable "$SOCK" 0 24 >/dev/null || fail "saves"
+"$B/tests/crash/blocks" check "$SOCK" 0 24 >/dev/null || fail "loads"
+eq "tokens of the blocks found" "$(metric kvfs_hit_tokens_total)" $((24 * $(sed -n 's/^#define CONTENT_TOKENS *//p' "$here/../crash/content.h")))
 block "$T/big" --bytes 7000000
 for i in $(seq 20 31); do put big "$i" "$T/big" || fail put; done
 sync "$M/big"
