@@ -835,6 +835,27 @@ class Events(Case):
         settled(self.mount.path)
         self.assertEqual(driver.scheduler.take_events(), [])
 
+    def test_a_block_is_known_also_while_it_is_named_again(self) -> None:
+        from kvfs.vllm import events
+
+        blocks, space, stop = events.Events([]), mock.Mock(keeps_tokens=False), threading.Event()
+        keys = [bytes([i]) * 16 for i in range(4)]
+
+        def name() -> None:
+            while not stop.is_set():
+                blocks.know(None, keys, list(range(64)))
+
+        blocks.know(None, keys, list(range(64)))
+        self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(1e-6)
+        naming = threading.Thread(target=name)
+        naming.start()
+        try:
+            self.assertEqual(sum(not blocks._known(space, keys[0]) for _ in range(100000)), 0)
+        finally:
+            stop.set()
+            naming.join()
+
     def test_with_token_ids_all_blocks_are_told_and_those_before_the_start(self) -> None:
         other = self.driver(token_ids=True)
         other.save("o", 1, FIRST)

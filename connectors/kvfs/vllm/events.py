@@ -7,7 +7,7 @@ the engine's instance and rank.  A thread for each space reads the daemon's chan
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Any
 
 import kvfs
@@ -82,17 +82,18 @@ class Events(Follower):
     of adapters, images and salts are left out: tokens alone do not name them."""
 
     def __init__(self, spaces: list[kvfs.Space]) -> None:
-        self._blocks: dict[bytes, tuple[bytes | None, list[int]]] = {}  # parent and tokens, oldest first
+        # Parent and tokens, oldest first.  The followers' threads look here while `know` runs.
+        self._blocks: OrderedDict[bytes, tuple[bytes | None, list[int]]] = OrderedDict()
         super().__init__(spaces)
 
     def know(self, parent: bytes | None, keys: kvfs.Keys, tokens: list[int]) -> None:
         """Remember the tokens of the blocks @keys."""
         n = len(tokens) // len(keys)
         for at, key in enumerate(keys):
-            self._blocks.pop(key, None)
             self._blocks[key], parent = (parent, tokens[at * n:at * n + n]), key
+            self._blocks.move_to_end(key)
         while len(self._blocks) > KNOWN:
-            del self._blocks[next(iter(self._blocks))]
+            self._blocks.popitem(last=False)
 
     def _known(self, space: kvfs.Space, key: bytes) -> bool:
         return key in self._blocks or space.keeps_tokens
