@@ -332,6 +332,8 @@ int kv_cache_open(const struct kv_cache_config *config,
 		cache->config.io_patience = KV_IO_PATIENCE;
 	if (!config->io_retry)
 		cache->config.io_retry = 1000000000u;
+	if (config->read_only)
+		cache->config.remote.write = KV_WRITEBACK_NONE;
 	cache->store = strdup(config->store ? config->store : "");
 	cache->store_fd = cache->lock_fd = -1;
 	cache->ssd.devices[0].dir = cache->ssd.devices[0].lock_fd = -1;

@@ -125,13 +125,11 @@ static void user_init(struct kv_turn *turn)
 
 int kv_backup_init(struct kv_remote *remote)
 {
-	const struct kv_cache_config *config = &remote->cache->config;
 	struct kv_backups *b = calloc(1, sizeof(*b));
 
 	if (!b)
 		return -ENOMEM;
-	b->writes =
-		!config->read_only && config->remote.write != KV_WRITEBACK_NONE;
+	b->writes = remote->cache->config.remote.write != KV_WRITEBACK_NONE;
 	TAILQ_INIT(&b->ready);
 	TAILQ_INIT(&b->unread);
 	TAILQ_INIT(&b->offers);

@@ -104,7 +104,7 @@ stop
 rm -rf "$R"
 mv "$T/away" "$R"
 
-# A backend directory without write access can be used only with remote_write=none.
+# A backend directory without write access can be used only with remote_write=none or ro.
 R3=$T/ro
 mkdir "$R3"
 protect() { if [ "$(id -u)" = 0 ]; then mount --bind "$R3" "$R3" && mount -o remount,bind,ro "$R3"; else chmod 555 "$R3"; fi; }
@@ -113,9 +113,11 @@ for part in "" .part; do
 	mkdir -p "$R3/$part"
 	protect || fail "a directory that cannot be written to"
 	not "written to" "remote=dir:$R3: " "$B/kvfs" -o "$BASE,control=$SOCK,remote=dir:$R3" "$S" "$M"
-	start "remote=dir:$R3,remote_write=none"
-	ok "used" grep -q "^remote    dir:$R3: open$" "$M/.kvfs/stats"
-	stop
+	for option in remote_write=none ro; do
+		start "remote=dir:$R3,$option"
+		ok "used" grep -q "^remote    dir:$R3: open$" "$M/.kvfs/stats"
+		stop
+	done
 	expose || fail "a directory"
 done
 
