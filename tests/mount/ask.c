@@ -12,6 +12,7 @@
  * Prints the number and exits 0, or prints an error and exits 1.
  */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "common/kv.h"
 #include "kernels/kvfs.h"
@@ -44,10 +45,14 @@ static long make(kvfs_session *session, const char *name, const char *verb)
 			       (strcmp(verb, "make") == 0 ? 0 : KVFS_SHARED);
 	kvfs_space *space;
 	uint32_t uid, mode;
-	int r = kvfs_connected(session)
-			? kvfs_space_open(session, name, layout, flags, &space)
-			: -ENOTCONN;
+	int r, i;
 
+	/* On a busy machine kvfs_open returns before it is connected. */
+	for (i = 0; i < 1000 && !kvfs_connected(session); i++)
+		usleep(10000);
+	r = kvfs_connected(session)
+		    ? kvfs_space_open(session, name, layout, flags, &space)
+		    : -ENOTCONN;
 	if (r < 0)
 		return r;
 	r = kvfs_space_owner(space, &uid, &mode);
