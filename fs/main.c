@@ -199,7 +199,10 @@ static int serve(const struct kv_options *options, const char *mountpoint,
 	if (r == 0)
 		r = kv_gate_start(&gate);
 	if (r < 0)
-		return complain(NULL, r);
+		return complain(r == -EAGAIN ? "no more processes may run "
+					       "(ulimit -u, pids.max)"
+					     : NULL,
+				r);
 	kv_session_block_signals();
 	r = kv_daemon_open(options, &warden, gate, &daemon, &why);
 	if (r == 0) {

@@ -86,20 +86,17 @@ static const char calls[] =
 /* Refuse a system call of the daemon, and log the first of each number. */
 static void refuse(int listener)
 {
-	static bool logged[512];
+	static uint64_t refusals[512];
 	struct seccomp_notif call = {0};
 	struct seccomp_notif_resp answer = {.error = -ENOSYS};
-	bool *known;
 	char *name;
 
 	if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &call) < 0)
 		return;
 	answer.id = call.id;
 	(void)ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
-	known = &logged[(unsigned)call.data.nr % KV_ARRAY_LEN(logged)];
-	if (*known)
+	if (refusals[(unsigned)call.data.nr % KV_ARRAY_LEN(refusals)]++ > 0)
 		return;
-	*known = true;
 	name = seccomp_syscall_resolve_num_arch(call.data.arch, call.data.nr);
 	fprintf(stderr,
 		"kvfs: warning: seccomp: refused %s (system call %d) to thread "

@@ -49,6 +49,9 @@ if "$B/tests/crash/without" seccomp true; then
 fi
 not "seccomp=maybe" "not one of on|off" "$B/kvfs" -o "$BASE,seccomp=maybe" "$S" "$M"
 
+not "no process" "kvfs: no more processes may run (ulimit -u, pids.max)" \
+	prlimit --nproc=1 setpriv --reuid 54321 --clear-groups "$B/kvfs" -f -o "dram=16M,ssd=0,hugepages=off,control=$T/own/sock" "$T/own/store" none
+
 # A daemon that is made to run a program goes on, and the attempt is logged.
 if ! nm -D "$B/kvfs" | grep -qE ' U __(asan|tsan)_'; then
 	cat >"$T/run.c" <<'C'
