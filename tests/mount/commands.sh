@@ -85,6 +85,20 @@ rmdir "$M/"$'\xc3\xa9\xff'
 # top: a line a second when piped, and little of a core.
 eq "top" "$(kvfs top -n 3 -i 0.1 -p "$N" | wc -l)" 4
 eq "top --json" "$(kvfs top -n 2 -i 0.1 --json -p "$N" | tail -n 1 | member 'j["ssd_full"] > 0')" True
+# cpu N: CPU time of N lines, in microseconds
+cpu() {
+	python3 - "$T/kvfs/bin/kvfs" top -n "$1" -i 0.001 -p "$N" <<-'END'
+		import resource, subprocess, sys
+		subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
+		used = resource.getrusage(resource.RUSAGE_CHILDREN)
+		print(round(1e6 * (used.ru_utime + used.ru_stime)))
+	END
+}
+if [ -z "${sanitizer:-}" ]; then
+	line=$((($(cpu 101) - $(cpu 1)) / 100))
+	echo "a line of top takes $line us"
+	[ $line -le 10000 ] || fail "top takes $line us of each second, more than 1 % of a core"
+fi
 kvfs top -p "$N" | head -n 2 >/dev/null
 eq "top, when its reader has gone" "${PIPESTATUS[*]}" "141 0"
 
@@ -225,13 +239,15 @@ eq "what rm -r leaves" "$(kvfs ls --json -p "$M" | member '[i["name"] for i in j
 ok "options between arguments" kvfs warm own -p "$M" "$(key 2)"
 env ${sanitizer:+LD_PRELOAD="$sanitizer" ASAN_OPTIONS=detect_leaks=0} python3 - "$T/kvfs/bin/kvfs" "$SOCK" "$(key 2)" \
 	"$(pgrep -f -- "^[^ ]*kvfs .*$S $M" | head -n 1)" <<-'END' || fail "Ctrl-C"
-	import os, signal, subprocess, sys, time
+	import fcntl, os, signal, subprocess, sys, termios, time
 	kvfs, sock, key, daemon = sys.argv[1:]
 	command = subprocess.Popen([kvfs, "warm", "own", "-", "-p", sock], stdin=subprocess.PIPE)
-	time.sleep(2) # until it reads keys
+	command.stdin.write(key.encode())
+	command.stdin.flush()
+	while any(fcntl.ioctl(command.stdin, termios.FIONREAD, bytes(4))): # until the command reads keys
+	    time.sleep(0.05)
 	os.kill(int(daemon), signal.SIGSTOP)
 	time.sleep(0.2)
-	command.stdin.write(key.encode())
 	command.stdin.close()
 	time.sleep(0.5)
 	assert command.poll() is None
