@@ -497,6 +497,7 @@ static void *backup_run(void *arg)
 static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 		  int status)
 {
+	const struct kv_breaker *breaker = kv_breaker_of(remote, job->uid);
 	struct kv_backup *backup = (struct kv_backup *)job;
 
 	backup->wanted |= status == -ENOENT;
@@ -505,11 +506,11 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 		kv_fetch_present_locked(remote, backup->hash, true);
 	if (backup->space->uid == backup->uid)
 		backup->block->remote = status == 0;
-	/* -EACCES: only this block was refused.  Do not offer it again. */
+	/* -EACCES: only this block was refused, unless all are.  Do not offer it again. */
 	if (status < 0 && status != -ENOENT)
 		missed_locked(remote, backup,
-			      status == -EACCES &&
-				      kv_remote_is_open(remote, backup->uid));
+			      status == -EACCES && !breaker->open &&
+				      !breaker->told);
 	kv_unlock(remote->cache);
 }
 

@@ -135,17 +135,18 @@ static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
 {
 	struct kv_breaker *breaker = (struct kv_breaker *)job;
 	struct kv_breaker *backend = remote->breakers;
-	/* The trial of the backend may be refused, but its root must exist. */
-	const bool ok =
-		status == 0 || status == (job->op.name[0] ? -ENOENT : -EACCES);
+	/* A server that refuses an object works.  The backend's root must exist. */
+	const bool ok = status == 0 || status == -EACCES ||
+			(job->op.name[0] && status == -ENOENT);
 
 	if (remote->answer > 0) {
 		breaker->told = !ok;
 		remote->answer = ok ? 0 : status;
 	}
-	if (status == -ECANCELED || remote->stop || !breaker->open) {
-		; /* the trial tells nothing, or the breaker is closed */
-	} else if (breaker->probe && ok) {
+	/* The trial tells nothing, or the breaker is closed. */
+	if (status == -ECANCELED || remote->stop || !breaker->open)
+		return;
+	if (breaker->probe && ok) {
 		tell(remote, breaker, false);
 	} else if (breaker->probe) {
 		kv_remote_describe(job, status, backend->why);
