@@ -27,8 +27,7 @@
 #define PROMPT_NS (1000 * MS)
 #define PAUSE_MAX_NS (30000 * MS)
 #define HELD_WAIT_NS (1000 * MS) /* longest pause of a tenant to wait for */
-#define FULL_NS (1000 * MS)	 /* first pause of puts to a full backend */
-#define FULL_MAX_NS (64 * FULL_NS)
+#define FULL_MAX_NS (64000 * MS) /* longest pause of puts to a full backend */
 
 /* Return the user's breaker, or a closed one if no operation of the user was sent yet. */
 static struct kv_breaker *find_breaker(struct kv_remote *remote, uint32_t uid)
@@ -222,7 +221,6 @@ static void note_room(struct kv_remote *remote, struct kv_breaker *breaker,
 		      const struct kv_remote_job *job, int status)
 {
 	const bool full = status == -ENOSPC;
-	const bool was_full = breaker->full_ns > 0;
 	const uint64_t now = kv_now_ns();
 	char why[KV_REMOTE_FAILURE_MAX];
 
@@ -230,10 +228,13 @@ static void note_room(struct kv_remote *remote, struct kv_breaker *breaker,
 	    now < breaker->full_until_ns)
 		return;
 	breaker->full_ns =
-		full ? kv_backoff(breaker->full_ns, FULL_NS, FULL_MAX_NS) : 0;
+		full ? kv_backoff(breaker->full_ns, TRIAL_NS, FULL_MAX_NS) : 0;
 	atomic_store(&breaker->full_until_ns, now + breaker->full_ns);
-	if (was_full == full)
+	/* A backend that takes only some blocks is reported once a minute. */
+	if (full ? now < breaker->full_tell_ns
+		 : breaker->full_tell_ns != UINT64_MAX)
 		return;
+	breaker->full_tell_ns = full ? UINT64_MAX : now + FULL_MAX_NS;
 	kv_remote_describe(job, status, why);
 	print_line(remote, breaker,
 		   full ? "it takes no blocks" : "it takes blocks again",

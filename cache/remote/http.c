@@ -33,7 +33,6 @@
 #define HEADERS_MAX 65536u
 #define TEXT_MAX 65536u	    /* most bytes of an answer's text */
 #define PAGE_MAX (4u << 20) /* most bytes of a page of a list */
-#define IDLE_MS 60000
 
 /* An operation in flight, and its current request. */
 struct transfer {
@@ -275,10 +274,7 @@ static int on_connected(void *arg, char *address, char *own, int port,
 	struct transfer *t = arg;
 	struct kv_remote_op *op = t->x.op;
 
-	(void)address;
-	(void)own;
-	(void)port;
-	(void)own_port;
+	(void)address, (void)own, (void)port, (void)own_port;
 	if (t->fd >= 0)
 		t->verdict = kv_site_check_peer(t->x.site, t->fd, op->why,
 						sizeof(op->why));
@@ -580,7 +576,7 @@ static int tend(struct http *http, bool stop)
 {
 	const uint64_t now = kv_now_ns();
 	struct transfer *t, *next;
-	int ms = IDLE_MS, r;
+	int ms = 60000, r;
 
 	for (t = TAILQ_FIRST(&http->transfers); t; t = next) {
 		next = TAILQ_NEXT(t, link);

@@ -53,7 +53,8 @@ struct kv_breaker {
 	bool trying, told; /* a trial is in flight; a failure was printed */
 	bool probe; /* the trial is of the backend: the tenant has failed */
 	bool prompt; /* the tenant's last GET of an object took at most a second */
-	_Atomic uint64_t full_ns;    /* last pause of puts; 0: not full */
+	_Atomic uint64_t full_ns; /* last pause of puts; 0: not full */
+	uint64_t full_tell_ns; /* print no sooner; UINT64_MAX: printed last */
 	unsigned failures, refusals; /* in a row, so far */
 	uint64_t pause_ns, try_ns;   /* pause before the next trial; its end */
 	char name[KV_OBJECT_NAME_MAX + 1]; /* object of the last operation */

@@ -487,6 +487,50 @@ static void test_a_full_backend_is_left_in_peace(void **state)
 	kv_space_put(other);
 }
 
+static _Atomic bool is_full;
+
+static void be_full(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	if (op->call == KV_REMOTE_PUT && is_full)
+		plan->status = -ENOSPC;
+}
+
+/* A backend that refuses large blocks and takes small ones, for example. */
+static void test_a_backend_that_takes_some_blocks_costs_two_lines(void **state)
+{
+	const int before = dup(2);
+	FILE *file = tmpfile();
+	struct small *s = *state;
+	char text[4096];
+	ssize_t n;
+
+	dup2(fileno(file), 2);
+	small_must_open(s);
+	share(s, true);
+	must_be_offered(s);
+	set_rule(be_full);
+	for (unsigned i = 0; i < 4; i++) {
+		is_full = true;
+		save(s, 2 * i, 1, SMALL);
+		while (stats_of(s).full == 0)
+			usleep(1000);
+		is_full = false;
+		while (stats_of(s).full > 0) {
+			share(s, true);
+			usleep(100000);
+		}
+	}
+	n = pread(2, text, sizeof(text) - 1, 0);
+	dup2(before, 2);
+	close(before);
+	fclose(file);
+	text[n > 0 ? n : 0] = '\0';
+	assert_non_null(strstr(text, "it takes no blocks for tenant 0: put: "));
+	assert_string_equal(strchr(text, '\n') + 1,
+			    "kvfs: remote=dir:/nowhere: it takes blocks again "
+			    "for tenant 0\n");
+}
+
 static void refuse_one(const struct kv_remote_op *op, struct fake_plan *plan)
 {
 	const struct kv_key key = small_key(3);
@@ -813,6 +857,7 @@ int main(void)
 		TEST(test_a_backend_that_failed_gets_what_it_missed),
 		TEST(test_a_put_that_fails_is_retried),
 		TEST(test_a_full_backend_is_left_in_peace),
+		TEST(test_a_backend_that_takes_some_blocks_costs_two_lines),
 		TEST(test_one_object_that_is_refused_holds_up_nothing),
 		TEST(test_what_failed_is_offered_again_alone),
 		TEST(test_what_waited_at_a_kill_gets_there),
