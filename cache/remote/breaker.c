@@ -22,7 +22,7 @@
 
 #define MS UINT64_C(1000000)
 #define FAILURES 8u	     /* failures in a row that open a breaker */
-#define TRIAL_NS (1000 * MS) /* time limit of a trial, and first pause */
+#define TRIAL_NS (1000 * MS) /* first pause; twice this is a trial's limit */
 #define MOUNT_NS (3000 * MS) /* time limit of the trial at mount */
 #define PROMPT_NS (1000 * MS)
 #define PAUSE_MAX_NS (30000 * MS)
@@ -186,7 +186,7 @@ static void begin_trial(struct kv_remote *remote, struct kv_breaker *breaker,
 	};
 	strcpy(breaker->trial.op.name, probe ? "" : breaker->name);
 	kv_remote_submit(remote, &breaker->trial,
-			 remote->answer > 0 ? MOUNT_NS : TRIAL_NS);
+			 remote->answer > 0 ? MOUNT_NS : 2 * TRIAL_NS);
 }
 
 uint64_t kv_trials_run(struct kv_remote *remote)

@@ -60,7 +60,8 @@ for n in 4 5 6 7 8 9 10 11 12 13; do
 	"$B/tests/mount/fetch" "$M" s acquire 200 "$(key $n)" > /dev/null
 done
 soon "the tier is closed" open 0
-ok "health names the tier" grep -q "remote" <("$B/kvfs" --health "$M" 2>&1)
+ok "health names the cause" grep -q "remote.*$T/run/sock: No such file" <("$B/kvfs" --health "$M" 2>&1)
+ok "the log names the cause" grep -q "given up.*$T/run/sock: No such file" "$T/said"
 began=$(date +%s%N)
 eq "a miss" "$("$B/tests/mount/fetch" "$M" s acquire 5000 "$(key 20)" | cut -d' ' -f1)" 0
 [ $((($(date +%s%N) - began) / 1000000)) -lt 1000 ] || fail "a miss waits for a closed tier"
