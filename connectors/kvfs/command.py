@@ -99,8 +99,8 @@ def sockets() -> Iterator[str]:
                 yield path
 
 
-def forbids(path: str) -> bool:
-    """Return whether the daemon at a mount point or control socket does not admit this user: it cuts the connection."""
+def refuses(path: str) -> bool:
+    """Return True if the daemon at a mount point or control socket cuts the connections of this user."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
         asked.settimeout(1)
         try:
@@ -137,7 +137,7 @@ class Daemon:
         if live == -errno.EPROTONOSUPPORT:
             sys.exit(1)  # libkvfs has printed the versions
         if check(live, path) == 0:
-            raise Failure(f"{path}: {'you may not use it (allow= in kvfs(1))' if forbids(path) else 'no kvfs answers'}")
+            raise Failure(f"{path}: {'this user is refused (allow= in kvfs(1), or too many connections)' if refuses(path) else 'no kvfs answers'}")
 
     def text(self, what: int, uid: int = 0) -> str:
         text = ctypes.c_char_p()

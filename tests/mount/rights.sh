@@ -99,7 +99,7 @@ for options in "" root_mode=1777 mkdir=operator root=squash; do
 	not "another user is not" "$E" $A ls "$M"
 	not "another user is not, by the socket" "not connected" $A "$ask" "$SOCK" model make
 	for path in "$M" "$SOCK"; do
-		not "nor by a command" "$path: you may not use it (allow= in kvfs(1))" $A "$B/kvfs" ls -p "$path"
+		not "nor by a command" "$path: this user is refused (allow= in kvfs(1)" $A "$B/kvfs" ls -p "$path"
 	done
 	stop
 done
