@@ -87,7 +87,7 @@ class KvfsHiCache(HiCacheStorage):
         self._patience = Patience(log, "look-ups", self.session.stats)
         self._quiet = 0.0  # time until which errors are not logged
         if not self.session.connected:
-            log.warning("kvfs: no daemon answers at %s: everything is a miss until one does",
+            log.warning("kvfs: no daemon answers at %s, or none that admits this user: everything is a miss until one does",
                         self.session.path)
         if not extra.get("interface_v1"):
             log.warning("kvfs: without \"interface_v1\": 1 SGLang copies every page in Python, and "

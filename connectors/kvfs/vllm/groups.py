@@ -152,7 +152,7 @@ class Spaces:
         now = self.session.connected
         if now != self._was_connected:
             if not now:
-                log.warning("kvfs: no daemon answers at %s: nothing is loaded or saved until one does "
+                log.warning("kvfs: no daemon answers at %s, or none that admits this user: nothing is loaded or saved until one does "
                             "(it is found by itself)", self.session.path)
             elif self._was_connected is not None:
                 log.warning("kvfs: the daemon at %s answers again", self.session.path)

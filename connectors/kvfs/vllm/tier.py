@@ -119,7 +119,7 @@ class KvfsTier(SecondaryTierManager):
         self._coming: set[bytes] = set()  # the set of all keys in _wanted
         self._lost: dict[bytes, None] = {}  # oldest first
         if not self._session.connected:
-            log.warning("kvfs: no daemon answers at %s: the tier is empty until one does",
+            log.warning("kvfs: no daemon answers at %s, or none that admits this user: the tier is empty until one does",
                         self._session.path)
 
     def _name(self, spec: Any, layout: dict[str, Any]) -> str:
