@@ -30,12 +30,7 @@
 #define SECRET_MAX 4096
 #define CONTEXT "kvfs-seed-1"
 #define TELL_NS UINT64_C(60000000000)
-
 #define SECRET_BYTES 32u /* bytes of the SHA-256 of the secret's file */
-
-static const char unshareable[] =
-	"sharing needs \"seed\" or \"keys\": \"engine\" in the layout, or "
-	"remote_secret= on the mount: see kvfs-remote(7)";
 
 /* Hash the @n @parts, each with its length.  -ENOMEM. */
 static int sha256(const struct iovec *parts, size_t n, uint8_t digest[32])
@@ -169,16 +164,21 @@ void kv_seed_refused(struct kv_cache *cache, struct kv_space *space)
 {
 	const uint64_t now = kv_now_ns();
 	_cleanup_(kv_freep) char *line = NULL;
+	const char *why = "sharing needs \"seed\" or \"keys\": \"engine\" in "
+			  "the layout, or remote_secret= on the mount: see "
+			  "kvfs-remote(7)";
 	bool tell;
 
+	if (cache->secret)
+		why = "remove its blocks, whose keys no other node can have";
+
 	kv_lock(cache);
-	snprintf(space->layout_error, sizeof(space->layout_error), "%s",
-		 unshareable);
+	snprintf(space->layout_error, sizeof(space->layout_error), "%s", why);
 	tell = !cache->unshared_ns || now - cache->unshared_ns > TELL_NS;
 	if (tell)
 		cache->unshared_ns = now;
 	kv_unlock(cache);
-	kv_why(&line, 0, "%s is not shared: %s", space->name, unshareable);
+	kv_why(&line, 0, "%s is not shared: %s", space->name, why);
 	if (tell && line)
 		fprintf(stderr, "kvfs: %s\n", line);
 }

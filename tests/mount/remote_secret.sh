@@ -124,8 +124,12 @@ ok "shared then" setfattr -n user.kvfs.share -v 1 "$M/w"
 # On a node with a secret, a space without blocks gets the seed that the other nodes have.
 make "$M/x" || fail "a space of this node"
 before=$(seed "$M/x")
+make "$M/y" && mkdir -p "$M/y/00" && cp "$T/b" "$M/y/00/$(printf %032x 9)" || fail "a space with a block"
 ended "$M" "$S"
 node1 "$T/other"
+refused "a space with a block" setfattr -n user.kvfs.share -v 1 "$M/y"
+ok "the reason" grep -q "remove its blocks" <(xattr "$M/y" layout.error)
+rm -r "$M/y/00" && ok "without blocks" setfattr -n user.kvfs.share -v 1 "$M/y"
 ok "shared" setfattr -n user.kvfs.share -v 1 "$M/x"
 [ "$(seed "$M/x")" != "$before" ] || fail "the seed is as it was"
 make "$N/x" '"share": true' || fail "the other's"
