@@ -393,6 +393,7 @@ struct kv_arena {
 /* A directory with segment files: STORE or DIR of store=DIR. */
 struct kv_device {
 	char *path;	      /* constant; NULL: STORE */
+	uint32_t number;      /* constant: its place in ssd->devices */
 	int dir, lock_fd;     /* constant; -1: missing */
 	bool buffered;	      /* constant: the filesystem lacks O_DIRECT */
 	struct kv_ring *ring; /* constant; NULL: missing */
@@ -442,7 +443,7 @@ struct kv_segfile {
 	uint64_t until;
 	uint8_t failures; /* failed changes of the slot size, in a row */
 	bool sweeping;
-	/* entry in the list of @class; files with free slots first */
+	/* entry in a list of @class; files with free slots first */
 	TAILQ_ENTRY(kv_segfile) link;
 	TAILQ_ENTRY(kv_segfile) queue; /* moves->files */
 };
@@ -452,7 +453,7 @@ TAILQ_HEAD(kv_segfiles, kv_segfile);
 struct kv_ssd_class {
 	uint64_t slot_bytes;
 	uint64_t free, total; /* slots; free: without closed files */
-	struct kv_segfiles files;
+	struct kv_segfiles files[KV_DEVICES]; /* by the device's number */
 	uint32_t n_files, n_empty; /* n_empty: files with no slot in use */
 	uint32_t n_closed;
 	uint32_t leaving; /* slots whose deletions have not ended */

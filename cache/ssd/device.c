@@ -60,6 +60,7 @@ struct kv_device *kv_device_get(struct kv_cache *cache, const char *path)
 	if (ssd->n_devices == KV_DEVICES)
 		return NULL;
 	device = &ssd->devices[ssd->n_devices];
+	device->number = ssd->n_devices;
 	device->path = strdup(path);
 	device->dir = device->lock_fd = -1;
 	device->failed = device->forgotten = true;

@@ -494,14 +494,15 @@ static struct kv_segfile *cheapest_file(struct kv_cache *cache,
 	struct kv_segfile *file, *least = NULL;
 	uint32_t victim;
 
-	TAILQ_FOREACH(file, &class->files, link) {
-		if (file->closed || file->unswept || file->sweeping)
-			continue;
-		if (!least ||
-		    (file->until <= now &&
-		     (least->until > now || file->used < least->used)))
-			least = file;
-	}
+	for (uint32_t i = 0; i < cache->ssd.n_devices; i++)
+		TAILQ_FOREACH(file, &class->files[i], link) {
+			if (file->closed || file->unswept || file->sweeping)
+				continue;
+			if (!least ||
+			    (file->until <= now &&
+			     (least->until > now || file->used < least->used)))
+				least = file;
+		}
 	if (!least || !list || least->used < least->slots / 2)
 		return least;
 	victim = kv_policy_victim(&list->policy, is_victim, &search);

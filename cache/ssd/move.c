@@ -642,8 +642,9 @@ static int choose_files(struct kv_cache *cache, struct kv_segfile ***ret_files,
 		const struct kv_segfile *file;
 		uint64_t used = 0;
 
-		TAILQ_FOREACH(file, &class->files, link)
-			used += file->used;
+		for (uint32_t j = 0; j < ssd->n_devices; j++)
+			TAILQ_FOREACH(file, &class->files[j], link)
+				used += file->used;
 		if (left * files[i]->slots < used)
 			continue;
 		kv_extents_close_file(files[i]);

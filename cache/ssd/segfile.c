@@ -46,8 +46,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#define EVICT_AT_ONCE 32u   /* most evictions to make room for a moved block */
-#define FILES_LOOKED_AT 64u /* files examined to find an idle device */
+#define EVICT_AT_ONCE 32u /* most evictions to make room for a moved block */
 /* Make a file on another device if this much is being written to one. */
 #define BUSY_BYTES (4u << 20)
 #define DELAY_DOUBLED 3u /* most doublings of the delay after failures */
@@ -67,7 +66,8 @@ static struct kv_ssd_class *class_get(struct kv_cache *cache,
 	if (!class)
 		return NULL;
 	class->slot_bytes = slot_bytes;
-	TAILQ_INIT(&class->files);
+	for (unsigned i = 0; i < KV_DEVICES; i++)
+		TAILQ_INIT(&class->files[i]);
 	TAILQ_INIT(&class->lists);
 	LIST_INSERT_HEAD(&cache->ssd.classes, class, link);
 	return class;
@@ -116,6 +116,12 @@ void kv_ssd_pinned_locked(struct kv_cache *cache, const struct kv_block *block,
 
 /* ---- files of a class ---- */
 
+/* Return the list of the file's class and device. */
+static struct kv_segfiles *list_of(const struct kv_segfile *file)
+{
+	return &file->class->files[file->device->number];
+}
+
 /* Add an empty file to the class of its slot size. -ENOMEM. */
 static int class_add(struct kv_cache *cache, struct kv_segfile *file)
 {
@@ -150,7 +156,7 @@ static int class_add(struct kv_cache *cache, struct kv_segfile *file)
 	class->n_empty++;
 	class->free += file->slots;
 	class->total += file->slots;
-	TAILQ_INSERT_HEAD(&class->files, file, link);
+	TAILQ_INSERT_HEAD(list_of(file), file, link);
 	if (file->device->failed)
 		kv_extents_close_file(file);
 	return 0;
@@ -162,7 +168,7 @@ static void class_remove(struct kv_segfile *file)
 
 	assert(file->used == 0);
 	kv_extents_open_file(file);
-	TAILQ_REMOVE(&class->files, file, link);
+	TAILQ_REMOVE(list_of(file), file, link);
 	class->n_files--;
 	class->n_empty--;
 	class->free -= file->slots;
@@ -178,13 +184,13 @@ static bool has_room(const struct kv_segfile *file)
 
 void kv_segfile_relink(struct kv_segfile *file)
 {
-	struct kv_ssd_class *class = file->class;
+	struct kv_segfiles *list = list_of(file);
 
-	TAILQ_REMOVE(&class->files, file, link);
+	TAILQ_REMOVE(list, file, link);
 	if (has_room(file))
-		TAILQ_INSERT_HEAD(&class->files, file, link);
+		TAILQ_INSERT_HEAD(list, file, link);
 	else
-		TAILQ_INSERT_TAIL(&class->files, file, link);
+		TAILQ_INSERT_TAIL(list, file, link);
 }
 
 void kv_extents_close_file(struct kv_segfile *file)
@@ -228,24 +234,26 @@ static bool is_idler(const struct kv_device *a, const struct kv_device *b)
 static struct kv_segfile *file_with_room(const struct kv_cache *cache,
 					 struct kv_ssd_class *class)
 {
-	struct kv_segfile *file = TAILQ_FIRST(&class->files), *next;
-	unsigned left = cache->ssd.n_devices > 1 ? FILES_LOOKED_AT : 1;
+	const uint32_t n = cache->ssd.n_devices;
+	struct kv_segfile *best = NULL, *file, *next;
 	const uint64_t now = kv_now_ns();
-	struct kv_segfile *best = NULL;
 
-	for (next = file; next && has_room(next) && left--;
-	     next = TAILQ_NEXT(next, link))
-		if (!best || is_idler(next->device, best->device))
-			best = next;
-	if (best)
-		return best;
-	for (; file && class->n_closed; file = next) {
-		next = TAILQ_NEXT(file, link);
-		if (file->closed && !file->emptying && file->until < now)
-			kv_extents_open_file(file);
+	for (uint32_t i = 0; i < n; i++) {
+		file = TAILQ_FIRST(&class->files[i]);
+		if (file && has_room(file) &&
+		    (!best || is_idler(file->device, best->device)))
+			best = file;
 	}
-	file = TAILQ_FIRST(&class->files);
-	return file && has_room(file) ? file : NULL;
+	for (uint32_t i = 0; !best && class->n_closed && i < n; i++)
+		for (file = TAILQ_FIRST(&class->files[i]); file; file = next) {
+			next = TAILQ_NEXT(file, link);
+			if (file->closed && !file->emptying &&
+			    file->until < now)
+				kv_extents_open_file(file);
+			if (has_room(file))
+				best = file;
+		}
+	return best;
 }
 
 /* Return an empty file of another slot size that may be converted to
@@ -262,12 +270,13 @@ static struct kv_segfile *empty_file(struct kv_cache *cache,
 	LIST_FOREACH(class, &cache->ssd.classes, link) {
 		if (class->slot_bytes == slot_bytes || !class->n_empty)
 			continue;
-		TAILQ_FOREACH(file, &class->files, link)
-			if (file->used == 0 && !file->sweeping &&
-			    !file->emptying && !file->device->failed &&
-			    (!file->heir || file->until < now ||
-			     file->heir->slot_bytes == slot_bytes))
-				return file;
+		for (uint32_t i = 0; i < cache->ssd.n_devices; i++)
+			TAILQ_FOREACH(file, &class->files[i], link)
+				if (file->used == 0 && !file->sweeping &&
+				    !file->emptying && !file->device->failed &&
+				    (!file->heir || file->until < now ||
+				     file->heir->slot_bytes == slot_bytes))
+					return file;
 	}
 	return NULL;
 }

@@ -62,6 +62,9 @@ static struct {
 	/* only requests to files below this directory misbehave; NULL: all */
 	const char *below;
 	int error; /* not 0: the error of FAULT_EIO */
+	/* time of each write in us, and of a write below the directory @slow */
+	_Atomic unsigned us, us_below;
+	const char *slow;
 	enum fault fault;
 	uint64_t random;
 	struct {
@@ -249,6 +252,10 @@ static inline void disk_carry_out(struct kv_ring *ring, struct kv_io *io)
 	enum fault fault = disk_next(io);
 	const bool held = fault >= FAULT_LATE;
 	int r = 1;
+
+	if (io->op == KV_IO_WRITE && disk.us)
+		usleep(disk_is_below(io->fd, disk.slow) ? disk.us_below
+							: disk.us);
 
 	while (r > 0) {
 		int64_t res = fault && !held ? disk_badly(io, fault)

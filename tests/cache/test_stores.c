@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_stores.c - a store with a second directory: which of the two gets a block, by
+ * free slots, queued bytes and speed; and failed writes to one of them. */
+#include "tests/cache/faulty.h"
+#include "tests/cache/small_store.h"
+
+#define SLOT (KV_PAGE + 20480u) /* bytes of a slot of a block of BYTES */
+#define FIRST 400u /* blocks saved before: they fill the first file, in STORE */
+
+static char more[PATH_MAX]; /* second directory */
+
+static void save(struct small *s, unsigned from, unsigned to)
+{
+	for (unsigned n = from; n < to; n++)
+		assert_int_equal(small_save(s, n), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+}
+
+static int set_up(void **state)
+{
+	struct small *s = malloc(sizeof(*s));
+
+	small_new(s);
+	must(realpath(s->path, more));
+	strcat(more, ".more");
+	s->config.more[0] = more;
+	s->config.n_more = 1;
+	s->config.ssd = 96 << 20;
+	s->config.io = &disk_backend;
+	s->config.io_retry = 5000000;
+	small_must_open(s);
+	save(s, 0, FIRST);
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	int r;
+
+	disk_behave();
+	disk.us = disk.us_below = 0;
+	r = small_tear_down(state);
+	tree_remove(more);
+	return r;
+}
+
+/* ---- free slots ---- */
+
+#define OTHERS 100u
+
+static void
+a_free_slot_of_an_idle_directory_is_found_behind_many_others(void **state)
+{
+	struct small *s = *state;
+	struct kv_ssd *ssd = &s->cache->ssd;
+	struct kv_segfile others[OTHERS] = {0};
+	struct kv_ssd_class *class;
+	uint32_t file = 0, slot = 0;
+	int r;
+
+	kv_lock(s->cache);
+	class = ssd->files[0]->class;
+	for (unsigned i = 0; i < OTHERS; i++) {
+		others[i].device = &ssd->devices[0];
+		others[i].class = class;
+		others[i].slots = 1;
+		TAILQ_INSERT_HEAD(&class->files[0], &others[i], link);
+	}
+	ssd->devices[0].writing += 64 << 20;
+	r = kv_extent_take(s->cache, s->space, SLOT, &file, &slot);
+	ssd->devices[0].writing -= 64 << 20;
+	for (unsigned i = 0; i < OTHERS; i++)
+		TAILQ_REMOVE(&class->files[0], &others[i], link);
+	if (r == 0)
+		kv_extent_give_up_locked(s->cache, s->space,
+					 kv_slot_id(file, slot));
+	kv_unlock(s->cache);
+	assert_int_equal(r, 0);
+	assert_ptr_equal(kv_segfile_at(s->cache, file)->device,
+			 &ssd->devices[1]);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(
+			a_free_slot_of_an_idle_directory_is_found_behind_many_others,
+			set_up, tear_down),
+	};
+
+	alarm(100);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
