@@ -405,8 +405,12 @@ struct kv_device {
 	uint64_t away;	/* records of blocks of a missing device */
 	LIST_HEAD(, write) writes; /* under way; writer.c */
 	uint64_t writing;	   /* bytes of slots being written */
-	uint64_t placed;	   /* bytes of slots written since the mount */
-	uint64_t full_until;	   /* no room for a file; try again then */
+	double placed; /* ns that its writes since the mount were to take */
+	/* time of the last begin or end of a write; time that recent writes
+	 * took, and their bytes */
+	uint64_t since;
+	double busy_ns, busy_bytes;
+	uint64_t full_until; /* no room for a file; try again then */
 };
 
 /* A segment file. */

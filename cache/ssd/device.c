@@ -44,6 +44,8 @@
 #define SLOTS_AT_ONCE 4096u /* slots looked at in one step of a long walk */
 /* Shorter than the writer's pause when all are full: its next try finds them. */
 #define FULL_NS 4000000000u
+#define PACE_NS 4e8	       /* recent writing time that is measured */
+#define FORGET_NS 10000000000u /* an idle device is tried again after this */
 #define STRANGE "store=%s: not empty, and not part of this store"
 #define NEW_LINK "link.new"
 
@@ -306,43 +308,86 @@ void kv_devices_close(struct kv_cache *cache)
 
 /* ---- placing ---- */
 
-bool kv_device_idle(const struct kv_device *device, uint64_t busy)
+/* Return the ns that a device takes to write a byte; before its first write that
+ * of 1 GB/s. */
+static double pace(const struct kv_device *device)
 {
-	return !device->failed && device->full_until <= kv_now_ns() &&
-	       device->writing < busy;
+	return device->busy_bytes > 0 ? device->busy_ns / device->busy_bytes
+				      : 1;
 }
 
-/* Return the share of a filesystem that is free, in millionths. */
-static uint64_t free_share(const struct kv_device *device)
+double kv_device_delay(const struct kv_device *device, uint64_t bytes)
+{
+	return device->writing || kv_now_ns() - device->since < FORGET_NS
+		       ? (double)(device->writing + bytes) * pace(device)
+		       : 0;
+}
+
+void kv_device_begin(struct kv_device *device, uint64_t bytes)
+{
+	if (!device->writing)
+		device->since = kv_now_ns();
+	device->writing += bytes;
+	device->placed += (double)bytes * pace(device);
+}
+
+void kv_device_end(struct kv_device *device, uint64_t bytes)
+{
+	const uint64_t now = kv_now_ns();
+
+	device->writing -= bytes;
+	device->busy_ns += (double)(now - device->since);
+	device->busy_bytes += (double)bytes;
+	device->since = now;
+	if (device->busy_ns > PACE_NS) {
+		device->busy_ns /= 2;
+		device->busy_bytes /= 2;
+	}
+}
+
+bool kv_device_idle(const struct kv_device *device, uint64_t bytes, double busy)
+{
+	return !device->failed && device->full_until <= kv_now_ns() &&
+	       kv_device_delay(device, bytes) < busy;
+}
+
+/* Return which part of a filesystem is free. */
+static double free_share(const struct kv_device *device)
 {
 	struct statvfs fs;
 
 	if (fstatvfs(device->dir, &fs) < 0 || !fs.f_blocks)
 		return 0;
-	return (uint64_t)((double)fs.f_bavail * 1e6 / (double)fs.f_blocks);
+	return (double)fs.f_bavail / (double)fs.f_blocks;
 }
 
-struct kv_device *kv_device_choose(struct kv_cache *cache, uint64_t busy)
+struct kv_device *kv_device_choose(struct kv_cache *cache, uint64_t bytes,
+				   double busy)
 {
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_device *best = NULL;
-	bool may[KV_DEVICES] = {0};
-	uint64_t most = 0, share;
+	double paces[KV_DEVICES] = {0}, least = 0, most = 0, share;
 
 	kv_assert_locked(&cache->lock);
 	if (ssd->n_devices == 1)
 		return ssd->devices;
-	for (uint32_t i = 0; i < ssd->n_devices; i++)
-		may[i] = kv_device_idle(&ssd->devices[i], busy);
+	for (uint32_t i = 0; i < ssd->n_devices; i++) {
+		if (!kv_device_idle(&ssd->devices[i], bytes, busy))
+			continue;
+		paces[i] = pace(&ssd->devices[i]);
+		least = least > 0 ? KV_MIN(least, paces[i]) : paces[i];
+	}
 	kv_unlock(cache);
 	for (uint32_t i = 0; i < ssd->n_devices; i++) {
 		struct kv_device *device = &ssd->devices[i];
 
-		if (!may[i])
+		if (paces[i] <= 0)
 			continue;
 		share = free_share(device);
+		if (paces[i] > 2 * least)
+			share *= least / paces[i];
 		if (best && (share < most ||
-			     (share == most && device->files >= best->files)))
+			     (share <= most && device->files >= best->files)))
 			continue;
 		best = device;
 		most = share;

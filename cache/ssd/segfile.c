@@ -43,12 +43,13 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
 #define EVICT_AT_ONCE 32u /* most evictions to make room for a moved block */
-/* Make a file on another device if this much is being written to one. */
-#define BUSY_BYTES (4u << 20)
+/* Make a file on another device if a write to this one takes longer. */
+#define BUSY_NS 4e6
 #define DELAY_DOUBLED 3u /* most doublings of the delay after failures */
 
 /* ---- classes ---- */
@@ -220,12 +221,15 @@ void kv_extents_open_file(struct kv_segfile *file)
 	kv_segfile_relink(file);
 }
 
-/* Return whether device @a is less busy than @b, or equally busy and got fewer
- * bytes. */
-static bool is_idler(const struct kv_device *a, const struct kv_device *b)
+/* Return whether device @a ends a write of @bytes in less than half of the time
+ * of @b; or in about the same time, and got less to write. */
+static bool is_idler(const struct kv_device *a, const struct kv_device *b,
+		     uint64_t bytes)
 {
-	return a->writing != b->writing ? a->writing < b->writing
-					: a->placed < b->placed;
+	const double x = kv_device_delay(a, bytes);
+	const double y = kv_device_delay(b, bytes);
+
+	return 2 * x < y || (x <= 2 * y && a->placed < b->placed);
 }
 
 /* Return a file with a free slot; NULL: none.  Of several devices, prefer the
@@ -241,7 +245,8 @@ static struct kv_segfile *file_with_room(const struct kv_cache *cache,
 	for (uint32_t i = 0; i < n; i++) {
 		file = TAILQ_FIRST(&class->files[i]);
 		if (file && has_room(file) &&
-		    (!best || is_idler(file->device, best->device)))
+		    (!best ||
+		     is_idler(file->device, best->device, class->slot_bytes)))
 			best = file;
 	}
 	for (uint32_t i = 0; !best && class->n_closed && i < n; i++)
@@ -387,11 +392,12 @@ static bool room_for_file(const struct kv_cache *cache)
 				     ssd->file_budget;
 }
 
-/* Return how many bytes are being written to a device that is too busy to take
- * over writes from the device of @file. */
-static uint64_t busy_from(const struct kv_segfile *file)
+/* Return the delay of a device that is too busy to take over writes from the
+ * device of @file. */
+static double busy_from(const struct kv_segfile *file)
 {
-	return file ? file->device->writing / 2 : UINT64_MAX;
+	return file ? kv_device_delay(file->device, file->slot_bytes) / 2
+		    : HUGE_VAL;
 }
 
 /* Return whether a file should be made on an idler device than that of @file,
@@ -400,12 +406,13 @@ static bool wants_another(const struct kv_cache *cache,
 			  const struct kv_segfile *file)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
+	const double busy = busy_from(file);
 
-	if (file->device->writing < BUSY_BYTES || !room_for_file(cache) ||
+	if (busy < BUSY_NS / 2 || !room_for_file(cache) ||
 	    2 * (ssd->live_files + 1) * ssd->segment_bytes > ssd->file_budget)
 		return false;
 	for (uint32_t i = 0; i < ssd->n_devices; i++)
-		if (kv_device_idle(&ssd->devices[i], busy_from(file)))
+		if (kv_device_idle(&ssd->devices[i], file->slot_bytes, busy))
 			return true;
 	return false;
 }
@@ -952,7 +959,7 @@ int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes)
 		return convert(cache, file, slot_bytes);
 	if (!class)
 		return -ENOMEM;
-	device = kv_device_choose(cache,
+	device = kv_device_choose(cache, slot_bytes,
 				  busy_from(file_with_room(cache, class)));
 	if (!device)
 		return -ENOSPC;

@@ -574,7 +574,7 @@ static void write_done(struct kv_io *io, int status)
 
 	kv_lock(cache);
 	LIST_REMOVE(write, link);
-	write->device->writing -= slot->segment->class->slot_bytes;
+	kv_device_end(write->device, slot->segment->class->slot_bytes);
 	ssd->writing--;
 	ssd->writing_bytes -= slot->segment->class->slot_bytes;
 	if (write->left) {
@@ -689,8 +689,7 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 	write->io.offset = slot->slot_number * file->slot_bytes;
 	ssd->writing++;
 	ssd->writing_bytes += slot_bytes;
-	device->writing += slot_bytes;
-	device->placed += slot_bytes;
+	kv_device_begin(device, slot_bytes);
 	KV_POINT("write.before_submit");
 	kv_ring_submit(device->ring, &write->io);
 	KV_POINT("write.submitted");

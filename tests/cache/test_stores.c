@@ -81,12 +81,89 @@ a_free_slot_of_an_idle_directory_is_found_behind_many_others(void **state)
 			 &ssd->devices[1]);
 }
 
+/* ---- speed ---- */
+
+#define QUICK_US 2000u
+#define SLOW_US 20000u
+
+static int set_up_unlike(void **state)
+{
+	disk.us = QUICK_US;
+	disk.us_below = SLOW_US;
+	disk.slow = more;
+	return set_up(state);
+}
+
+static int set_up_alike(void **state)
+{
+	disk.us = disk.us_below = QUICK_US;
+	disk.slow = more;
+	return set_up(state);
+}
+
+/* Return how many of the blocks @from to @to are in the second directory. */
+static unsigned count_more(struct small *s, unsigned from, unsigned to)
+{
+	unsigned there = 0;
+
+	for (unsigned n = from; n < to; n++) {
+		struct kv_block *block = small_get(s, n);
+
+		kv_lock(s->cache);
+		there += kv_device_of(s->cache, block) ==
+			 &s->cache->ssd.devices[1];
+		kv_unlock(s->cache);
+		kv_block_put(s->cache, block);
+	}
+	return there;
+}
+
+static void a_slow_directory_gets_a_part_by_its_speed(void **state)
+{
+	struct small *s = *state;
+	unsigned there;
+
+	save(s, FIRST, FIRST + 200);
+	save(s, FIRST + 200, FIRST + 500);
+	there = count_more(s, FIRST + 200, FIRST + 500);
+	assert_in_range(there, 1, 90);
+}
+
+static void single_blocks_go_to_the_quick_directory(void **state)
+{
+	struct small *s = *state;
+
+	save(s, FIRST, FIRST + 200);
+	small_save_durable(s, FIRST + 200, FIRST + 260, BYTES);
+	assert_in_range(count_more(s, FIRST + 200, FIRST + 260), 0, 10);
+}
+
+static void directories_of_one_speed_get_equal_parts(void **state)
+{
+	struct small *s = *state;
+	unsigned there;
+
+	save(s, FIRST, FIRST + 200);
+	save(s, FIRST + 200, FIRST + 500);
+	there = count_more(s, FIRST + 200, FIRST + 500);
+	assert_in_range(there, 90, 210);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(
 			a_free_slot_of_an_idle_directory_is_found_behind_many_others,
 			set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			a_slow_directory_gets_a_part_by_its_speed,
+			set_up_unlike, tear_down),
+		cmocka_unit_test_setup_teardown(
+			single_blocks_go_to_the_quick_directory, set_up_unlike,
+			tear_down),
+		cmocka_unit_test_setup_teardown(
+			directories_of_one_speed_get_equal_parts, set_up_alike,
+			tear_down),
 	};
 
 	alarm(100);
