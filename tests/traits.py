@@ -23,7 +23,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 135,
-    "lines": 72605,
+    "lines": 72649,
     "lines of Python": 8987,
     "largest circle": 10,
     "upward calls": 0,

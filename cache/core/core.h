@@ -397,9 +397,11 @@ struct kv_device {
 	int dir, lock_fd;     /* constant; -1: missing */
 	bool buffered;	      /* constant: the filesystem lacks O_DIRECT */
 	struct kv_ring *ring; /* constant; NULL: missing */
-	/* A DIR that is missing, or a write or probe of which failed: its files
-	 * are neither read nor written until the next mount. */
+	/* A DIR that is missing, or many writes, a sync or a probe of which
+	 * failed: its files are neither read nor written until the next
+	 * mount. */
 	_Atomic bool failed;
+	_Atomic uint32_t errors; /* writes that failed, in a row */
 	bool forgotten; /* the table has no block of the failed device */
 	uint32_t files; /* number of its segment files */
 	uint64_t away;	/* records of blocks of a missing device */

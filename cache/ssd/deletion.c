@@ -118,17 +118,27 @@ static void member_done(struct kv_io *io, int status)
 {
 	struct member *member = (struct member *)io;
 	struct group *group = member->group;
-	bool last;
+	bool bad = status < 0, last;
 
 	KV_POINT("tombstone.written");
-	if (status < 0 && kv_device_fail(group->cache, member->device, status))
-		status = 0;
+	if (bad || member->device->errors) {
+		kv_lock(group->cache);
+		if (io->op == KV_IO_WRITE
+			    ? kv_device_note_locked(group->cache,
+						    member->device, status)
+			    : bad && kv_device_fail_locked(group->cache,
+							   member->device,
+							   status))
+			status = 0;
+		bad = bad && !member->device->failed;
+		kv_unlock(group->cache);
+	}
 	pthread_mutex_lock(&group->lock);
 	member->flying = false;
 	if (status < 0)
 		group->status = status;
 	if (member->deletion)
-		member->deletion->bad = status < 0;
+		member->deletion->bad = bad;
 	if (--group->left == group->wanted)
 		pthread_cond_signal(&group->cond);
 	last = group->left_behind && group->left == 0;
@@ -593,7 +603,7 @@ static int zero_some(struct kv_cache *cache, struct kv_deletion *items,
 		others_work |= items[i].reuse && !items[i].bad;
 		failed |= items[i].reuse && items[i].bad;
 	}
-	if (failed && !others_work)
+	if (r < 0 && failed && !others_work)
 		return r;
 	kv_lock(cache);
 	for (size_t i = 0; i < n; i++) {

@@ -17,7 +17,8 @@
  * STATES     of a device, and the function that makes each step:
  *
  *             MISSING                kv_devices_open: no DIR with this store's record
- *             USED -> FAILED         kv_device_fail_locked
+ *             USED -> FAILED         kv_device_fail_locked, at once or after
+ *                                    ERRORS failures in kv_device_note_locked
  *
  *            Both are failed until the next mount: blocks are misses at once, and
  *            kv_devices_forget_locked removes them from the table, so that they
@@ -44,6 +45,8 @@
 #define SLOTS_AT_ONCE 4096u /* slots looked at in one step of a long walk */
 /* Shorter than the writer's pause when all are full: its next try finds them. */
 #define FULL_NS 4000000000u
+/* More than the tries to write two bad slots, and to zero them. */
+#define ERRORS 16u
 #define PACE_NS 4e8	       /* recent writing time that is measured */
 #define FORGET_NS 10000000000u /* an idle device is tried again after this */
 #define STRANGE "store=%s: not empty, and not part of this store"
@@ -308,12 +311,12 @@ void kv_devices_close(struct kv_cache *cache)
 
 /* ---- placing ---- */
 
-/* Return the ns that a device takes to write a byte; before its first write that
- * of 1 GB/s. */
+/* Return the ns that a device takes to write a byte.  Before its first write it
+ * counts as quick, so that it is tried. */
 static double pace(const struct kv_device *device)
 {
 	return device->busy_bytes > 0 ? device->busy_ns / device->busy_bytes
-				      : 1;
+				      : .1;
 }
 
 double kv_device_delay(const struct kv_device *device, uint64_t bytes)
@@ -402,8 +405,9 @@ bool kv_device_refused_locked(struct kv_cache *cache, struct kv_device *device,
 	kv_assert_locked(&cache->lock);
 	if (cache->ssd.n_devices == 1)
 		return false;
-	if (status == -EIO || status == -EROFS || status == -ETIMEDOUT)
-		return kv_device_fail_locked(cache, device, status);
+	if ((status == -EIO || status == -EROFS || status == -ETIMEDOUT) &&
+	    !kv_device_note_locked(cache, device, status))
+		return false;
 	device->full_until = kv_now_ns() + FULL_NS;
 	return true;
 }
@@ -437,6 +441,19 @@ bool kv_device_fail_locked(struct kv_cache *cache, struct kv_device *device,
 		device->path, strerror(-status));
 	kv_writer_rouse_locked(cache);
 	return true;
+}
+
+bool kv_device_note_locked(struct kv_cache *cache, struct kv_device *device,
+			   int status)
+{
+	const bool gone = status == -ENODEV || status == -ENXIO ||
+			  status == -EROFS || status == -ETIMEDOUT;
+
+	kv_assert_locked(&cache->lock);
+	device->errors = status < 0 ? device->errors + 1 : 0;
+	if (gone || device->errors >= ERRORS)
+		return kv_device_fail_locked(cache, device, status);
+	return status < 0 && status != -ENOMEM && device != cache->ssd.devices;
 }
 
 bool kv_device_fail(struct kv_cache *cache, struct kv_device *device,

@@ -199,8 +199,12 @@ static int request(struct kv_move *move, enum kv_io_op op, uint64_t slot_id)
 	};
 	kv_unlock(cache);
 	r = kv_ring_wait(file->device->ring, &move->io);
-	if (r < 0 && r != -ETIMEDOUT && op != KV_IO_READ)
-		(void)kv_device_fail(cache, file->device, r);
+	kv_lock(cache);
+	if (r != -ETIMEDOUT && op == KV_IO_WRITE)
+		(void)kv_device_note_locked(cache, file->device, r);
+	else if (r < 0 && r != -ETIMEDOUT && op == KV_IO_SYNC)
+		(void)kv_device_fail_locked(cache, file->device, r);
+	kv_unlock(cache);
 	return r;
 }
 

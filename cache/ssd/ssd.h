@@ -44,8 +44,16 @@ struct kv_device *kv_device_choose(struct kv_cache *cache, uint64_t bytes,
 /* A file could not be made on @device.  Return whether to try another device. */
 bool kv_device_refused_locked(struct kv_cache *cache, struct kv_device *device,
 			      int status);
-/* A write to @device, or a probe, failed with @status: use the device no more.
- * Return false for STORE, whose failures concern all blocks, and for -ENOMEM. */
+/*
+ * A write to @device ended with @status.  Use the device no more if that means that
+ * it is gone or read-only, or if many writes in a row have failed: a single error
+ * concerns one slot.  Return whether @status is an error of this device alone;
+ * false for STORE, whose failures concern all blocks, and for -ENOMEM.
+ */
+bool kv_device_note_locked(struct kv_cache *cache, struct kv_device *device,
+			   int status);
+/* A sync of @device, or a probe, failed with @status: use the device no more.
+ * Return as above. */
 bool kv_device_fail_locked(struct kv_cache *cache, struct kv_device *device,
 			   int status);
 bool kv_device_fail(struct kv_cache *cache, struct kv_device *device,

@@ -571,12 +571,14 @@ static void write_done(struct kv_io *io, int status)
 	struct kv_slot *slot = write->slot;
 	struct kv_space *space = slot->list->space;
 	struct kv_block *block = slot->block;
+	bool alone;
 
 	kv_lock(cache);
 	LIST_REMOVE(write, link);
 	kv_device_end(write->device, slot->segment->class->slot_bytes);
 	ssd->writing--;
 	ssd->writing_bytes -= slot->segment->class->slot_bytes;
+	alone = kv_device_note_locked(cache, write->device, status);
 	if (write->left) {
 		kv_slot_hold_locked(cache, slot, -1);
 		kv_extent_give_up_locked(cache, space, write->slot_id);
@@ -588,7 +590,8 @@ static void write_done(struct kv_io *io, int status)
 	} else {
 		kv_extent_give_up_locked(cache, space, write->slot_id);
 		write_again(cache, slot);
-		if (!kv_device_fail_locked(cache, write->device, status))
+		cache->stats.io_errors += alone;
+		if (!alone)
 			kv_write_failed_locked(cache, status);
 		kv_block_settle_locked(cache, block);
 	}
