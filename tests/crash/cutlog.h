@@ -22,7 +22,9 @@ struct cut_record {
 	/* type WORD: the journal's word, by its writer and its index */
 	uint32_t writer, index;
 	uint32_t reserved;
-	/* type WRITE: offset on the disk; type WORD: value of the word */
+	/* type WRITE: offset, on the second disk counted on from the end of
+	 * the first; type FLUSH: where the flushed disk begins; type WORD:
+	 * value of the word */
 	uint64_t at;
 };
 

@@ -5,7 +5,9 @@
  *
  *   cuts LOG BYTES FILESYSTEM DIRECTORY IMAGES SEED FSCK [lies] [N]
  *
- * DIRECTORY is an empty one, to mount on; the store is `store` in it.  "lies": the disk
+ * DIRECTORY is an empty one, to mount on; the store is `store` in it.  With KVFS_SECOND, a
+ * second directory to mount on, two disks lose power at the same instant, each with its
+ * own unflushed writes; KVFS_MORE is the store=DIR on the second one.  "lies": the disk
  * answers flushes without flushing; then losses are only counted.  N: check only image N.
  *
  * FSCK is kvfs-fsck: it checks every eighth image, and must find no damage, and it
@@ -42,7 +44,9 @@ static struct journal *journal;
 /* remade: kvfs-fsck has rebuilt the index of the image being checked */
 static bool lies, remade;
 static int only = -1; /* number of the only image to check; -1: all */
-static const char *type, *directory, *fsck;
+static const char *type, *fsck;
+static const char *directories[2]; /* where the disks are mounted */
+static unsigned disks;
 
 /* Return the generation of the block, 0 if absent, or -errno. */
 static int64_t look(struct kv_cache *cache, struct kv_space *space, uint64_t id)
@@ -139,7 +143,7 @@ static int check_store(void)
 
 	config.more[0] = getenv("KVFS_MORE");
 	config.n_more = config.more[0] != NULL;
-	snprintf(path, sizeof(path), "%s/store", directory);
+	snprintf(path, sizeof(path), "%s/store", directories[0]);
 	r = kv_cache_open(&config, &cache, &why);
 	if (r < 0) {
 		printf("the store does not open: %s\n", why ? why : "?");
@@ -161,7 +165,7 @@ static int run_fsck(const char *option)
 	int status;
 	pid_t pid;
 
-	snprintf(path, sizeof(path), "%s/store", directory);
+	snprintf(path, sizeof(path), "%s/store", directories[0]);
 	pid = fork();
 	image_must(pid >= 0, "fork");
 	if (pid == 0) {
@@ -180,7 +184,7 @@ static void let_fsck_look(unsigned number)
 	char path[512];
 	int status;
 
-	snprintf(path, sizeof(path), "%s/store/store", directory);
+	snprintf(path, sizeof(path), "%s/store/store", directories[0]);
 	remade = false;
 	if (lies || number % 4 != 0 || access(path, F_OK) < 0)
 		return;
@@ -200,7 +204,9 @@ static void check_image(const struct image *image, unsigned number)
 	pid_t pid;
 	int status;
 
-	if (image_mount(image, type, directory) < 0) {
+	for (unsigned i = 0; i < disks; i++) {
+		if (image_mount(image, i, type, directories[i]) == 0)
+			continue;
 		printf("the %s does not mount: %s\n", type, strerror(errno));
 		tally->unmountable++;
 		return;
@@ -274,19 +280,21 @@ static size_t *choose_cuts(const struct image_log *log, unsigned n,
 	return cuts;
 }
 
-/* Return a record before which all writes survive a cut at record @cut: the
+/* Return a record before which all writes to @disk survive a cut at record @cut: its
  * last flush, or an earlier record if the disk lies. */
-static size_t surely(const struct image_maker *m, size_t cut, uint64_t *seed)
+static size_t surely(const struct image_maker *m, unsigned disk, size_t cut,
+		     uint64_t *seed)
 {
 	size_t base = cut, forgotten;
 
 	if (lies) {
 		forgotten = (size_t)client_random(seed, LIE);
 		base = cut - KV_MIN(forgotten, cut - m->log.first);
-		return KV_MAX(base, m->base);
+		return KV_MAX(base, m->base[disk]);
 	}
 	while (base > m->log.first &&
-	       m->log.record[base - 1]->type != CUT_FLUSH)
+	       (m->log.record[base - 1]->type != CUT_FLUSH ||
+		image_disk(m, m->log.record[base - 1]) != disk))
 		base--;
 	return base;
 }
@@ -314,30 +322,35 @@ static void cut_all(struct image_maker *m, unsigned n, uint64_t seed)
 		unsigned bad = broken();
 
 		move_journal(&m->log, &at, cuts[i]);
-		image_advance(m, surely(m, cuts[i], &own));
+		for (unsigned disk = 0; disk < disks; disk++)
+			image_advance(m, disk, surely(m, disk, cuts[i], &own));
 		if (only >= 0 && (unsigned)only != i)
 			continue;
 		image_make(m, cuts[i], own, &image);
 		check_image(&image, i);
-		image_free(&image, directory);
+		for (unsigned disk = 0; disk < disks; disk++)
+			image_unmount(&image, disk, directories[disk]);
+		close(image.memory);
 		tally->images++;
 		tally->unflushed += image.unflushed;
 		if (broken() != bad)
 			printf("image %u: records to %zu, then some to %zu of "
 			       "%zu\n",
-			       i, m->base, cuts[i], m->log.n);
+			       i, m->base[0], cuts[i], m->log.n);
 	}
 	free(cuts);
 }
 
 static void report(uint64_t seed)
 {
-	printf("%s%s: %u images: acknowledged %u lost %llu wrong %llu damaged "
+	printf("%s%s%s: %u images: acknowledged %u lost %llu wrong %llu "
+	       "damaged "
 	       "%llu returned %llu strays %u; not mounted %u not opened %u "
 	       "died %u; kvfs-fsck looked at %u and remade %u, doubted %u; "
 	       "unflushed writes at the cut %.1f; seed %llu\n",
-	       type, lies ? ", lying disk" : "", tally->images,
-	       tally->acknowledged, (unsigned long long)journal->lost,
+	       type, disks > 1 ? ", two disks" : "", lies ? ", lying disk" : "",
+	       tally->images, tally->acknowledged,
+	       (unsigned long long)journal->lost,
 	       (unsigned long long)journal->wrong,
 	       (unsigned long long)journal->damaged,
 	       (unsigned long long)journal->returned, tally->strays,
@@ -366,13 +379,15 @@ int main(int argc, char **argv)
 	tally = shared(sizeof(*tally));
 	journal = shared(sizeof(*journal));
 	type = argv[3];
-	directory = argv[4];
+	directories[0] = argv[4];
+	directories[1] = getenv("KVFS_SECOND");
+	disks = directories[1] ? 2 : 1;
 	seed = strtoull(argv[6], NULL, 0);
 	fsck = argv[7];
 	lies = argc > 8 && strcmp(argv[8], "lies") == 0;
 	if (argc > 8 + lies)
 		only = atoi(argv[8 + lies]);
-	image_maker_open(&maker, argv[1], strtoull(argv[2], NULL, 0));
+	image_maker_open(&maker, argv[1], strtoull(argv[2], NULL, 0), disks);
 	cut_all(&maker, (unsigned)atoi(argv[5]), seed);
 	report(seed);
 	return broken() != 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * disk.c - a disk for tests: a FUSE filesystem of one file, `disk`, to be put below a loop
- * device.  The disk keeps its bytes in memory, logs all operations in order, and fails on
- * command.
+ * disk.c - two disks for tests: a FUSE filesystem of the files `disk` and `second`, to be
+ * put below loop devices.  The disks keep their bytes in memory, log all operations in one
+ * order, and fail on command.  Each has a cache of its own to be flushed.
  *
  *   disk DIRECTORY BYTES [LOG]
  *
@@ -11,12 +11,13 @@
  *   begin                            the log starts here
  *   word.WRITER.INDEX.HEX            a word of the journal, for the log
  *   fail.OPS.ERRNO.PERMILLE.FROM.TO  requests for bytes FROM to TO (exclusive)
- *                                    fail; OPS of r, w, f (flush)
+ *                                    fail; OPS of r, w, f (flush).  The
+ *                                    second disk begins at BYTES
  *   heal                             no request fails any more
  *
  * The size of the file `faults` is the number of requests that failed so far.
  *
- * OWNS      the disk's bytes and the log.
+ * OWNS      the disks' bytes and the log.
  *
  * INVARIANTS
  *   (1) A write is in the log before its sender gets the reply, and a flush after every
@@ -42,6 +43,7 @@
 
 #define DISK 2
 #define FAULTS 3
+#define SECOND 4
 #define RULES 1024
 #define RUN (1u << 20)
 
@@ -52,7 +54,7 @@ struct rule {
 	uint64_t from, to;
 };
 
-static uint8_t *disk;
+static uint8_t *disk; /* both disks, one behind the other */
 static uint64_t bytes, faults;
 static int logfile = -1;
 static bool logging;
@@ -83,8 +85,8 @@ static void begin(void)
 	if (logfile < 0)
 		return;
 	logging = true;
-	for (uint64_t at = 0; at < bytes; at += RUN) {
-		uint32_t n = (uint32_t)(bytes - at < RUN ? bytes - at : RUN);
+	for (uint64_t at = 0; at < 2 * bytes; at += RUN) {
+		uint32_t n = (uint32_t)KV_MIN(2 * bytes - at, (uint64_t)RUN);
 
 		if (!all_zero(disk + at, n))
 			log_record((struct cut_record){.type = CUT_WRITE,
@@ -144,6 +146,7 @@ static int describe(fuse_ino_t ino, struct stat *st)
 		st->st_mode = S_IFDIR | 0755;
 		return 0;
 	case DISK:
+	case SECOND:
 		st->st_mode = S_IFREG | 0600;
 		st->st_size = (off_t)bytes;
 		return 0;
@@ -163,6 +166,8 @@ static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	(void)parent;
 	if (strcmp(name, "disk") == 0)
 		entry.ino = DISK;
+	else if (strcmp(name, "second") == 0)
+		entry.ino = SECOND;
 	else if (strcmp(name, "faults") == 0)
 		entry.ino = FAULTS;
 	else
@@ -188,7 +193,7 @@ static void do_getattr(fuse_req_t req, fuse_ino_t ino,
 static void do_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	fi->direct_io = 1;
-	if (ino == DISK)
+	if (ino == DISK || ino == SECOND)
 		fuse_reply_open(req, fi);
 	else
 		fuse_reply_err(req, EACCES);
@@ -201,27 +206,33 @@ static uint64_t clip(uint64_t n, off_t offset)
 	return at >= bytes ? 0 : n < bytes - at ? n : bytes - at;
 }
 
+/* Return where a disk begins. */
+static uint64_t start(fuse_ino_t ino)
+{
+	return ino == SECOND ? bytes : 0;
+}
+
 static void do_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
 		    struct fuse_file_info *fi)
 {
 	uint64_t n = clip(size, offset);
-	int error = fault('r', (uint64_t)offset, n);
+	const uint64_t at = start(ino) + (uint64_t)offset;
+	int error = fault('r', at, n);
 
-	(void)ino;
 	(void)fi;
 	if (error != 0)
 		fuse_reply_err(req, error);
 	else
-		fuse_reply_buf(req, (char *)disk + offset, n);
+		fuse_reply_buf(req, (char *)disk + at, n);
 }
 
 static void do_write(fuse_req_t req, fuse_ino_t ino, const char *data,
 		     size_t size, off_t offset, struct fuse_file_info *fi)
 {
 	uint64_t n = clip(size, offset);
-	int error = fault('w', (uint64_t)offset, n);
+	const uint64_t at = start(ino) + (uint64_t)offset;
+	int error = fault('w', at, n);
 
-	(void)ino;
 	(void)fi;
 	if (n < size) {
 		fuse_reply_err(req, ENOSPC);
@@ -229,11 +240,11 @@ static void do_write(fuse_req_t req, fuse_ino_t ino, const char *data,
 	}
 	if (error != 0)
 		n = n / 2 / CUT_SECTOR * CUT_SECTOR;
-	memcpy(disk + offset, data, n);
+	memcpy(disk + at, data, n);
 	if (n > 0)
 		log_record((struct cut_record){.type = CUT_WRITE,
 					       .bytes = (uint32_t)n,
-					       .at = (uint64_t)offset},
+					       .at = at},
 			   data);
 	if (error != 0)
 		fuse_reply_err(req, error);
@@ -244,13 +255,14 @@ static void do_write(fuse_req_t req, fuse_ino_t ino, const char *data,
 static void do_fsync(fuse_req_t req, fuse_ino_t ino, int datasync,
 		     struct fuse_file_info *fi)
 {
-	int error = fault('f', 0, bytes);
+	int error = fault('f', start(ino), bytes);
 
-	(void)ino;
 	(void)datasync;
 	(void)fi;
 	if (error == 0)
-		log_record((struct cut_record){.type = CUT_FLUSH}, NULL);
+		log_record((struct cut_record){.type = CUT_FLUSH,
+					       .at = start(ino)},
+			   NULL);
 	fuse_reply_err(req, error);
 }
 
@@ -285,7 +297,7 @@ int main(int argc, char **argv)
 	if (argc < 3)
 		return 2;
 	bytes = strtoull(argv[2], NULL, 0);
-	disk = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+	disk = mmap(NULL, 2 * bytes, PROT_READ | PROT_WRITE,
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (argc > 3)
 		logfile = open(argv[3],

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * image.h - the contents of a disk after a power cut: made in memory from the log of
- * disk.c, and mounted.
+ * image.h - the contents of one or two disks after a power cut: made in memory from the
+ * log of disk.c, and mounted.
  *
- * All writes before `base` are kept; of the writes from there to `cut` a random part is
- * kept, in any order, and some of them are torn into sectors.
+ * All writes before the `base` of their disk are kept; of the writes from there to `cut` a
+ * random part is kept, in any order, and some of them are torn into sectors.
  *
  * One thread; one image at a time.
  */
@@ -30,15 +30,17 @@ struct image_log {
 
 struct image_maker {
 	struct image_log log;
-	uint8_t *disk; /* contents of the disk up to record @base */
-	/* for each page of the disk: whether it was written to */
+	/* contents of the disks, each up to record @base, one behind the other */
+	uint8_t *disk;
+	/* for each page of the disks: whether it was written to */
 	bool *used;
-	uint64_t bytes;
-	size_t base;
+	uint64_t bytes; /* of each disk */
+	unsigned disks;
+	size_t base[2];
 };
 
 struct image {
-	int memory, loop;
+	int memory, loop[2];
 	unsigned unflushed; /* number of writes since the last flush */
 };
 
@@ -80,25 +82,34 @@ static inline void image_read_log(const char *path, struct image_log *log)
 }
 
 static inline void image_maker_open(struct image_maker *m, const char *path,
-				    uint64_t bytes)
+				    uint64_t bytes, unsigned disks)
 {
 	memset(m, 0, sizeof(*m));
 	image_read_log(path, &m->log);
 	m->bytes = bytes;
-	m->disk = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+	m->disks = disks;
+	m->disk = mmap(NULL, disks * bytes, PROT_READ | PROT_WRITE,
 		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	m->used = calloc(bytes / KV_PAGE, 1);
+	m->used = calloc(disks * bytes / KV_PAGE, 1);
 	image_must(m->disk != MAP_FAILED && m->used != NULL, "memory");
 }
 
-/* Move `base` forward to record @base: earlier writes are kept in all later
- * images. */
-static inline void image_advance(struct image_maker *m, size_t base)
+/* Return the number of the disk that a write or flush is for. */
+static inline unsigned image_disk(const struct image_maker *m,
+				  const struct cut_record *r)
 {
-	for (; m->base < base; m->base++) {
-		const struct cut_record *r = m->log.record[m->base];
+	return r->at >= m->bytes;
+}
 
-		if (r->type != CUT_WRITE)
+/* Move the base of a disk forward to record @base: earlier writes to the disk are
+ * kept in all later images. */
+static inline void image_advance(struct image_maker *m, unsigned disk,
+				 size_t base)
+{
+	for (; m->base[disk] < base; m->base[disk]++) {
+		const struct cut_record *r = m->log.record[m->base[disk]];
+
+		if (r->type != CUT_WRITE || image_disk(m, r) != disk)
 			continue;
 		memcpy(m->disk + r->at, r + 1, r->bytes);
 		for (uint64_t p = r->at / KV_PAGE;
@@ -109,7 +120,7 @@ static inline void image_advance(struct image_maker *m, size_t base)
 
 static inline void image_copy_base(const struct image_maker *m, int memory)
 {
-	const uint64_t pages = m->bytes / KV_PAGE;
+	const uint64_t pages = m->disks * m->bytes / KV_PAGE;
 
 	for (uint64_t p = 0, n; p < pages; p += n + 1) {
 		for (n = 0; p + n < pages && m->used[p + n]; n++)
@@ -134,20 +145,25 @@ static inline void image_tear(int memory, const struct cut_record *r,
 				   "tearing a write");
 }
 
-/* Write some of the records after the base to the image, in any order. */
+/* Write some of the records after the base of their disk to the image, in any order. */
 static inline unsigned image_scatter(const struct image_maker *m, int memory,
 				     size_t cut, uint64_t *seed)
 {
 	const struct cut_record **late;
 	/* number of quarters of the writes to keep */
 	long keep = client_random(seed, 5);
+	const size_t base =
+		m->disks > 1 ? KV_MIN(m->base[0], m->base[1]) : m->base[0];
 	size_t n = 0;
 
-	late = malloc((cut - m->base + 1) * sizeof(*late));
+	late = malloc((cut - base + 1) * sizeof(*late));
 	image_must(late != NULL, "memory");
-	for (size_t i = m->base; i < cut; i++)
-		if (m->log.record[i]->type == CUT_WRITE)
-			late[n++] = m->log.record[i];
+	for (size_t i = base; i < cut; i++) {
+		const struct cut_record *r = m->log.record[i];
+
+		if (r->type == CUT_WRITE && i >= m->base[image_disk(m, r)])
+			late[n++] = r;
+	}
 	for (size_t i = 0; i < n; i++) {
 		size_t j = i + (size_t)client_random(seed, (long)(n - i));
 		const struct cut_record *r = late[j];
@@ -166,71 +182,78 @@ static inline unsigned image_scatter(const struct image_maker *m, int memory,
 	return (unsigned)n;
 }
 
-/* Attach a loop device.  Return 0, or -errno if there are no loop devices. */
-static inline int image_attach(struct image *image)
+/* Attach a loop device for a disk of @bytes.  Return 0, or -errno if there are no
+ * loop devices. */
+static inline int image_attach(struct image *image, unsigned disk,
+			       uint64_t bytes)
 {
 	struct loop_config config = {.fd = (uint32_t)image->memory,
-				     .info.lo_flags = LO_FLAGS_AUTOCLEAR};
+				     .info.lo_flags = LO_FLAGS_AUTOCLEAR,
+				     .info.lo_offset = disk * bytes,
+				     .info.lo_sizelimit = bytes};
+	int *loop = &image->loop[disk];
 	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC), r = -EBUSY;
 	char path[32];
 
-	image->loop = -1;
+	*loop = -1;
 	if (control < 0)
 		return -errno;
 	for (int i = 0; i < 100 && r == -EBUSY; i++) {
 		int number = ioctl(control, LOOP_CTL_GET_FREE);
 
 		snprintf(path, sizeof(path), "/dev/loop%d", number);
-		image->loop = open(path, O_RDWR | O_CLOEXEC);
-		if (image->loop < 0) {
+		*loop = open(path, O_RDWR | O_CLOEXEC);
+		if (*loop < 0) {
 			r = -errno;
 			break;
 		}
-		r = ioctl(image->loop, LOOP_CONFIGURE, &config) < 0 ? -errno
-								    : 0;
+		r = ioctl(*loop, LOOP_CONFIGURE, &config) < 0 ? -errno : 0;
 		if (r < 0)
-			close(image->loop);
+			close(*loop);
 	}
 	close(control);
 	return r;
 }
 
-/* Make the disk as a power cut before record @cut leaves it, and put it behind
- * a loop device. */
+/* Make the disks as a power cut before record @cut leaves them, and put them behind
+ * loop devices. */
 static inline void image_make(struct image_maker *m, size_t cut, uint64_t seed,
 			      struct image *image)
 {
 	image->memory = memfd_create("image", MFD_CLOEXEC);
 	image_must(image->memory >= 0 &&
-			   ftruncate(image->memory, (off_t)m->bytes) == 0,
+			   ftruncate(image->memory,
+				     (off_t)(m->disks * m->bytes)) == 0,
 		   "memory");
 	image_copy_base(m, image->memory);
 	image->unflushed = image_scatter(m, image->memory, cut, &seed);
-	errno = -image_attach(image);
-	image_must(errno == 0, "a loop device");
+	for (unsigned i = 0; i < m->disks; i++) {
+		errno = -image_attach(image, i, m->bytes);
+		image_must(errno == 0, "a loop device");
+	}
 }
 
-static inline int image_mount(const struct image *image, const char *type,
-			      const char *at)
+static inline int image_mount(const struct image *image, unsigned disk,
+			      const char *type, const char *at)
 {
 	const char *options = strcmp(type, "xfs") == 0 ? "nouuid" : "";
 	struct loop_info64 info;
 	char path[32];
 
-	if (ioctl(image->loop, LOOP_GET_STATUS64, &info) < 0)
+	if (ioctl(image->loop[disk], LOOP_GET_STATUS64, &info) < 0)
 		return -errno;
 	snprintf(path, sizeof(path), "/dev/loop%u", info.lo_number);
 	return mount(path, at, type, MS_NOATIME, options) < 0 ? -errno : 0;
 }
 
-/* Unmount and free the image; the loop device ends with the last program that
- * uses it. */
-static inline void image_free(struct image *image, const char *at)
+/* Unmount a disk of the image; the loop device ends with the last program that uses
+ * it. */
+static inline void image_unmount(struct image *image, unsigned disk,
+				 const char *at)
 {
 	if (umount(at) < 0 && errno == EBUSY)
 		umount2(at, MNT_DETACH);
-	close(image->loop);
-	close(image->memory);
+	close(image->loop[disk]);
 }
 
 #endif

@@ -21,9 +21,14 @@ xfs) bytes=$((320 << 20)) ;; # mkfs.xfs makes no smaller filesystem
 esac
 S=$F/store
 J=$T/journal
-# KVFS_DIRS=2: half of the segment files are in another directory of the same disk
+# KVFS_DISKS=2: half of the segment files are on another disk, which loses its power at the
+# same instant, but has flushed its cache at other times
 more=
-[ "${KVFS_DIRS:-1}" = 1 ] || { export KVFS_MORE=$F/more; more=,store=$KVFS_MORE; }
+if [ "${KVFS_DISKS:-1}" = 2 ]; then
+	export KVFS_SECOND=$T/fs2 KVFS_MORE=$T/fs2/more
+	second=$KVFS_SECOND more=,store=$KVFS_MORE
+	mkdir "$second"
+fi
 
 # life SECONDS [RUNNER]: run a daemon and its clients, then kill it
 life() {
