@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # prometheus.sh - Debian's Prometheus scrapes a live `kvfs exporter`, answers every query of the
 # dashboard, and fires each alert of tools/grafana/alerts.yml for a fault of its own.  Exits 77
-# without Prometheus.
+# without Prometheus.  PICTURE=FILE.png draws the panels of the dashboard over a minute of load in
+# chromium, for OPERATING.md, and prints `kvfs top` of that minute.
 cd "$(dirname "$0")/.." || exit 1
 . tests/mount/lib
 here=$PWD/tests/mount
@@ -92,6 +93,21 @@ END
 while IFS= read -r text; do
 	query "$text" | grep -q '[0-9]' || fail "no value: $text"
 done <"$T/queries"
+
+if [ -n "${PICTURE:-}" ]; then
+	(sleep 40; "$B/kvfs" top -n 5 -p "$SOCK") &
+	top=$!
+	for i in $(seq 100 220); do
+		[ $((i % 4)) != 0 ] || put big "$i" "$T/big"
+		"$B/tests/mount/fetch" "$M" big acquire 1000 "$(key $((i - i % 4)))" "$(key $((i - i % 40)))" >/dev/null
+		"$B/tests/mount/fetch" "$M" s acquire 1000 "$(key 1)" "$(key 2)" "$(key 3)" "$(key "$i")" >/dev/null
+		"$B/tests/mount/ask" "$M" s match "$(key 1)" "$(key 2)" "$(key $((i % 8 * 9)))" >/dev/null
+		sleep 0.4
+	done
+	wait $top
+	python3 tests/panels.py "$prometheus" tools/grafana/dashboard.json 60 >"$T/x.svg" &&
+		timeout 120 python3 "$here/browser.py" "$T/x.svg" "$PICTURE" 1200 640 || fail "the picture"
+fi
 
 ask_remote() { "$B/tests/mount/fetch" "$M" s acquire 200 "$(key $((asked += 1)))" >/dev/null; }
 asked=1000

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""browser.py FILE.svg [PICTURE.png] - open a picture of kvfs flame in headless chromium, click
-its frames, and check what they do; write PICTURE.png.  The browser is driven by its pipe."""
+"""browser.py FILE.svg [PICTURE.png [WIDTH HEIGHT]] - open a picture of kvfs flame in headless
+chromium, click its frames, and check what they do; write PICTURE.png.  With WIDTH and HEIGHT, only
+write the picture of any file.  The browser is driven by its pipe."""
 import base64
 import json
 import os
@@ -10,7 +11,7 @@ import tempfile
 
 
 class Browser:
-    def __init__(self, folder):
+    def __init__(self, folder, width, height):
         ours, theirs = os.pipe(), os.pipe()  # the browser reads descriptor 3 and writes 4
         command = 'exec 3<&%d 4>&%d; exec chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage ' \
             '--remote-debugging-pipe --user-data-dir="%s" about:blank' % (ours[0], theirs[1], folder)
@@ -25,7 +26,7 @@ class Browser:
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in "Runtime", "Page", "Log", "Network":
             self.call(f"{domain}.enable")
-        self.call("Emulation.setDeviceMetricsOverride", width=1200, height=160, deviceScaleFactor=1, mobile=False)
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def message(self):
         while b"\0" not in self.buffer:
@@ -77,13 +78,15 @@ def check(what, got, expected):
 
 def main():
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        browser = Browser(folder)
+        browser = Browser(folder, *(map(int, sys.argv[3:]) if sys.argv[3:] else (1200, 160)))
         try:
             browser.open(f"file://{os.path.abspath(sys.argv[1])}")
             if len(sys.argv) > 2:
                 picture = browser.call("Page.captureScreenshot", format="png")["data"]
                 with open(sys.argv[2], "wb") as out:
                     out.write(base64.b64decode(picture))
+            if len(sys.argv) > 3:
+                return
             shown = "frames.filter(f => f.style.display != 'none').length"
             width = "Math.round(frames[%d].querySelector('rect').getAttribute('width'))"
             n = browser.value("frames.length")
