@@ -166,9 +166,6 @@ class Engine:
     def block_size(self):
         return self.scheduler.block_size
 
-    def runner_name(self):
-        return type(self.runner).__module__
-
     def end(self):
         self.llm.llm_engine.engine_core.shutdown()
         return {}

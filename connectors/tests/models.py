@@ -2,7 +2,7 @@
 """models.py KIND FOLDER [SEED] - tiny models with random weights, for the engines' tests.
 
 qwen: full attention; phi: rotary embeddings that depend on max_model_len (longrope); gemma: a sliding-window hybrid; deepseek: latent attention (MLA);
-big: full attention, 110 M parameters; chat: qwen with a tokenizer of bytes; lora: an adapter for qwen.
+big: full attention, 110 M parameters; chat: qwen with a tokenizer of bytes; lora: an adapter for qwen; eagle: an EAGLE head for qwen.
 """
 import json
 import os
@@ -74,12 +74,27 @@ def lora(seed, folder):
             at = f"base_model.model.model.layers.{layer}.self_attn.{name}"
             tensors[f"{at}.lora_A.weight"] = torch.randn(8, 256, generator=generator)
             tensors[f"{at}.lora_B.weight"] = torch.randn(out, 8, generator=generator)
-    os.makedirs(folder, exist_ok=True)
     save_file(tensors, f"{folder}/adapter_model.safetensors")
     with open(f"{folder}/adapter_config.json", "w") as file:
         json.dump({"peft_type": "LORA", "r": 8, "lora_alpha": 16, "task_type": "CAUSAL_LM",
                    "target_modules": ["q_proj", "v_proj"], "bias": "none",
                    "base_model_name_or_path": "qwen"}, file)
+
+
+def eagle(seed, folder):
+    """One layer of Llama over an embedding and a hidden state; vLLM shares the model's embeddings."""
+    from safetensors.torch import save_file
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=1,
+                         num_attention_heads=8, num_key_value_heads=8, head_dim=64, initializer_range=0.2,
+                         max_position_embeddings=8192, architectures=["LlamaForCausalLM"])
+    tensors = {name.removeprefix("model."): tensor.contiguous()
+               for name, tensor in LlamaForCausalLM(config).state_dict().items()
+               if ".layers." in name and "input_layernorm" not in name}
+    save_file({**tensors, "fc.weight": torch.randn(256, 512) / 16}, f"{folder}/model.safetensors")
+    config.save_pretrained(folder)
 
 
 def tokenizer(folder):
@@ -99,8 +114,9 @@ def tokenizer(folder):
 
 
 def make(kind, folder, seed=1):
-    if kind == "lora":
-        lora(seed, folder)
+    os.makedirs(folder, exist_ok=True)
+    if kind in ("lora", "eagle"):
+        {"lora": lora, "eagle": eagle}[kind](seed, folder)
         return
     made = {"qwen": qwen, "chat": qwen, "gemma": gemma, "phi": phi, "deepseek": deepseek,
             "big": lambda seed: qwen(seed, 2)}[kind](seed)

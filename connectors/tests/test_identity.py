@@ -23,6 +23,9 @@ def setUpModule() -> None:
     folder = tempfile.mkdtemp(prefix="kvfs-models.")
     make("qwen", f"{folder}/qwen")
     shutil.copytree(f"{folder}/qwen", f"{folder}/copy")
+    for seed in 1, 2:
+        make("eagle", f"{folder}/eagle{seed}", seed)
+        make("qwen", f"{folder}/draft{seed}", seed)
 
 
 def tearDownModule() -> None:
@@ -58,8 +61,9 @@ class Identity(unittest.TestCase):
         def length(config: Any) -> None:
             config.model_config.max_model_len = 512
 
-        def draft(config: Any) -> None:
-            config.speculative_config.method = "draft_model"
+        def draft(method: str, model: str, n: int = 2, **options: Any) -> dict[str, Any]:
+            return {"speculative_config": {"method": method, "model": f"{folder}/{model}",
+                                           "num_speculative_tokens": n} | options}
 
         found = {self.identity(**options) for options in (
             {}, {"backend": "FLEX"}, {"hf_overrides": {"rms_norm_eps": 1e-3}}, {"block_size": 64},
@@ -68,8 +72,10 @@ class Identity(unittest.TestCase):
             {"kv_cache_dtype": "fp8_e5m2"}, {"enable_lora": True}, {"load_format": "dummy"},
             {"load_format": "dummy", "seed": 1}, {"change": length}, {"change": fitted},
             {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"},
-            {"speculative_config": N_GRAM, "change": draft})}
-        self.assertEqual(len(found), 13)
+            draft("eagle", "eagle1"), draft("eagle", "eagle2"), draft("eagle", "eagle1", 3),
+            draft("draft_model", "draft1"), draft("draft_model", "draft2"), draft("draft_model", "copy"),
+            draft("draft_model", "draft1", moe_backend="triton"))}
+        self.assertEqual(len(found), 18, "draft1 and copy are the same weights")
 
     def test_models_beside_the_one_that_is_hashed_are_reported(self) -> None:
         from vllm.model_executor.model_loader.default_loader import DefaultModelLoader

@@ -100,12 +100,29 @@ class Refusals(unittest.TestCase):
                 Core(self.config(**options)).tier()
 
     def test_speculative_decoding(self) -> None:
+        from vllm.v1.kv_cache_interface import SlidingWindowSpec
+        from kvfs.vllm.groups import volatile
+
         config = self.config(speculative_config={
             "method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3})
         self.made(config)
-        for method in "eagle", "mtp", "draft_model":
+        for method in "mtp", "ngram_gpu", "suffix", "medusa", "dflash":
             config.speculative_config.method = method
             self.refused(f"speculative_config has the method '{method}'", config)
+        window = [(["layers.0"], SlidingWindowSpec(block_size=configs.BLOCK, num_kv_heads=4, head_size=64,
+                                                   dtype=torch.float32, sliding_window=256))]
+        for method in "eagle", "eagle3", "draft_model":
+            config.speculative_config.method = method
+            self.made(config)
+            self.assertEqual(volatile(config), method != "draft_model")
+            self.refused("never tested with sliding windows", config, *window)
+            config.speculative_config.parallel_drafting = True
+            self.refused("never tested with parallel_drafting", config)
+            config.speculative_config.parallel_drafting = False
+        config = self.config(extra={"load": "sync"}, speculative_config={
+            "method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3})
+        config.speculative_config.method = "draft_model"
+        self.refused("never tested with 'load' \"sync\"", config)
 
     def test_roles_without_a_daemon_to_share(self) -> None:
         for role in ("kv_producer", "kv_consumer"):

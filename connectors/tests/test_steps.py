@@ -597,6 +597,25 @@ class Asking(Case):
         driver.allocate(request, FIRST, 0)
         driver.step({id: 1}, FIRST)
 
+    def test_tokens_that_are_not_yet_accepted_are_in_no_saved_block(self) -> None:
+        driver = self.driver()
+        request = driver.request("s", 1)
+        self.assertEqual(driver.matched(request), 0)
+        driver.allocate(request, FIRST, 0)
+        driver.step({"s": TOKENS + 4 * BLOCK}, FIRST)  # with proposals, and placeholders of asynchronous steps
+        driver.sealed()
+        self.assertEqual(len(self.mount.blocks()), HIT)
+
+    def test_for_eagle_the_last_block_of_a_match_is_not_offered(self) -> None:
+        driver = self.driver(ssd_wait=60)
+        named, scheduler = driver.save("s", 1, FIRST, {"do_remote_decode": True}), driver.scheduler._scheduler
+        scheduler._volatile, start = 1, time.monotonic()
+        for id, params in ("plain", None), ("handed over", named):
+            self.assertEqual(driver.matched(driver.request(id, 1, params)), (HIT - 1) * BLOCK)
+        self.assertLess(time.monotonic() - start, 30, "a hand-off waits for no block beyond the last")
+        self.assertEqual(driver.match(driver.request("rest", 1), (HIT - 1) * BLOCK), 0)
+        self.assertIsNone(scheduler._requests["rest"].held)
+
     def test_blocks_that_do_not_load_are_misses_and_offered_again(self) -> None:
         driver = self.driver()
         wanted = self.copies(driver, FIRST)

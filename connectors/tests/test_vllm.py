@@ -543,6 +543,44 @@ class Speculation(Case):
         self.assertEqual(loaded["tokens"], turns["tokens"])
         self.assertEqual(loaded["forwarded"], sum(len(p) - full(len(p)) + 7 for p in longer))
 
+    def test_draft_layers_are_saved_and_loaded_with_the_model_s(self) -> None:
+        """The draft model is a copy of the model, so that it proposes the right tokens if its layers are right;
+        the EAGLE head is random."""
+        prompts = [prompt(i, 680 + 90 * i) for i in range(4)]
+        plain = self.engine(model("qwen"))
+        wanted = plain.do("generate", prompts=prompts, tokens=60)["tokens"]
+        longer = [p + tokens + prompt(9, 40) for p, tokens in zip(prompts, wanted)]
+        turns = plain.do("generate", prompts=longer, tokens=20)["tokens"]
+        plain.kill()
+        for method, draft, volatile in (("draft_model", model("qwen"), 0), ("eagle", model("eagle"), 1)):
+            options = {"speculative_config": {"method": method, "model": draft, "num_speculative_tokens": 3}}
+            first = self.engine(**options)
+            self.assertEqual(first.do("generate", prompts=prompts, tokens=60)["tokens"], wanted)
+            self.assertEqual(first.do("generate", prompts=longer, tokens=20)["tokens"], turns)
+            pages = first.do("pages")
+            settled(self.mount.path)
+            first.kill()
+            self.mount.kill()
+            self.mount.start()
+            second = self.engine(**options)
+            got = second.do("generate", prompts=longer, tokens=20)
+            self.assertEqual(got["tokens"], turns)
+            # In each step of a request the model computes a token, and 3 that were proposed.
+            self.assertLessEqual(got["forwarded"], sum(len(p) - full(len(p)) + volatile * BLOCK + 20 * 4
+                                                       for p in longer))
+            self.assertGreaterEqual(got["forwarded"], sum(len(p) - full(len(p)) + volatile * BLOCK for p in longer))
+            loaded = second.do("pages")
+            both = pages.keys() & loaded.keys()
+            self.assertGreaterEqual(len(both), sum(full(len(p)) // BLOCK - volatile for p in longer))
+            # Each engine computed the last block of a match again, in a step with other rounding.
+            self.assertLessEqual(sum(pages[key] != loaded[key] for key in both), 2 * volatile * len(longer))
+            figures = second.do("counters", name="spec_decode")
+            accepted = figures["vllm:spec_decode_num_accepted_tokens"]
+            self.assertGreater(figures["vllm:spec_decode_num_draft_tokens"], 0)
+            if method == "draft_model":
+                self.assertGreater(accepted, 0.9 * 4 * 15)
+            second.kill()
+
 
 class Tier(Case):
     def tiered(self, options: dict | None = None, **own) -> Engine:

@@ -16,6 +16,8 @@ log = logging.getLogger("vllm.kvfs")
 # torch's types, and their names in safetensors
 DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "float8_e4m3fn": "F8_E4M3",
           "float8_e5m2": "F8_E5M2", "uint8": "U8", "int8": "I8"}
+# Methods of speculative decoding with a draft model, whose layers are saved with those of the model.
+DRAFTS = "eagle", "eagle3", "draft_model"
 
 
 @dataclass
@@ -34,9 +36,16 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     never tested."""
     config, parallel = vllm_config.kv_transfer_config, vllm_config.parallel_config
     method = getattr(vllm_config.speculative_config, "method", None)
-    if method not in (None, "ngram"):
+    if method not in (None, "ngram", *DRAFTS):
         raise ValueError(f"kvfs: speculative_config has the method {method!r}: its draft layers were never "
-                         "tested; use \"ngram\", or run without it")
+                         f"tested; use one of {('ngram', *DRAFTS)}, or run without it")
+    if method in DRAFTS:
+        for what, found in (("parallel_drafting", vllm_config.speculative_config.parallel_drafting),
+                            ("'load' \"sync\"", settings.load == "sync"),
+                            ("sliding windows", any(group.window for group in groups(kv_cache_config)))):
+            if found:
+                raise ValueError(f"kvfs: speculative_config has the method {method!r}, which was never tested "
+                                 f"with {what}; use \"ngram\", or run without it")
     for key in ("pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size",
                 "prefill_context_parallel_size"):
         if getattr(parallel, key, 1) != 1:
@@ -58,6 +67,14 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
         log.warning("kvfs: kv_load_failure_policy is %r: a block that is lost between look-up and "
                     "load ends its request with an error; with \"recompute\" it is computed again",
                     config.kv_load_failure_policy)
+
+
+def volatile(vllm_config: Any) -> int:
+    """Return how many blocks at the end of a match are not used: 1 for EAGLE, whose layers at the last
+    position of a block depend on the next token, so that requests which differ there share the key."""
+    config = vllm_config.speculative_config
+    return int(getattr(config, "method", None) in ("eagle", "eagle3")
+               and not getattr(config, "disable_eagle_block_drop", False))
 
 
 def check_hashes(vllm_config: Any) -> None:

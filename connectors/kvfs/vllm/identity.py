@@ -57,8 +57,8 @@ EXTRA = {
     "CacheConfig": ("kv_sharing_fast_prefill", "swa_bounded_replay", "calculate_kv_scales",
                     "prefix_caching_hash_algo"),
     "ParallelConfig": ("disable_custom_all_reduce", "worker_cls", "worker_extension_cls"),
-    "SpeculativeConfig": ("method", "num_speculative_tokens", "quantization",
-                          "draft_tensor_parallel_size"),
+    "SpeculativeConfig": ("method", "num_speculative_tokens", "quantization", "draft_tensor_parallel_size",
+                          "kv_cache_dtype", "moe_backend", "use_heterogeneous_vocab"),
 }
 # Version of the order of a block's bytes: 2 is that of the engine's memory, 1 was that of the
 # dimensions as the engine counts them.
@@ -212,7 +212,8 @@ def identity(core: Any, cache: str, salt: str) -> str:
         "cache": _hash(config.cache_config), "parallel": _hash(config.parallel_config),
         "attention": _hash(config.attention_config), "kernels": _hash(config.kernel_config),
         "lora": _hash(config.lora_config), "speculative": _hash(speculative),
-        "draft": _model(speculative.draft_model_config, load, cache)
+        "draft": [_model(speculative.draft_model_config, one, cache)
+                  for one in (load, getattr(speculative, "draft_load_config", None) or load)]
         if getattr(speculative, "draft_model_config", None) else None,
         "additional": _plain(config.additional_config), "backends": first[0],
         "engine": [vllm.__version__, torch.__version__, platform.machine(),

@@ -34,7 +34,7 @@ from kvfs.patience import Patience
 from kvfs.weights import fingerprint
 
 from .events import Events
-from .groups import Spaces
+from .groups import Spaces, volatile
 from .messages import Blocks, Plan, Report
 from .metrics import Stats
 from .settings import Settings, allows, handed_over, warn_once
@@ -156,6 +156,7 @@ class Scheduler:
         self._together = kvfs.Together([space for spaces in self._spaces.by_group for space in spaces],
                                        self._windows)
         self._tokens: int = self._spaces.block_tokens
+        self._volatile = volatile(vllm_config)
         self._role = vllm_config.kv_transfer_config.kv_role
         self._settings = settings
         # A space that an attribute, not its layout, shares counts as unshared: other nodes are not
@@ -272,7 +273,7 @@ class Scheduler:
         n = self._match(known, first)
         if awaited is None or n is None:
             return n
-        if first + n // self._tokens < awaited.end and time.monotonic() < awaited.until \
+        if first + n // self._tokens + self._volatile < awaited.end and time.monotonic() < awaited.until \
                 and self.patience.left and self._spaces.connected:
             self._drop(known)
             awaited.later(len(self._awaited))
@@ -289,7 +290,7 @@ class Scheduler:
         n = known.known()
         keys = known.chain.keys(0, n)
         end = next((i for i in range(n, 0, -1) if keys[i - 1] == key), 0)
-        if end := min(end, (known.request.num_tokens - 1) // self._tokens):
+        if end := min(end, self._end(known)):
             self._awaited[known.request.request_id] = Awaited(end, time.monotonic() + self._settings.ssd_wait)
 
     def _match(self, known: Request, first: int) -> int | None:
@@ -304,14 +305,17 @@ class Scheduler:
             self._settle(known, held, held.lease.held())
         if held.n is None and self.patience.left:
             return None
-        if not held.n:
+        if (n := (held.n or 0) - self._volatile) <= 0:
             self._drop(known)
             return 0
-        return held.n * self._tokens
+        return n * self._tokens
+
+    def _end(self, known: Request) -> int:
+        """Return the number of blocks to look for: at least one token must be computed."""
+        return int(known.request.num_tokens - 1 + self._volatile) // self._tokens
 
     def _hold(self, known: Request, first: int) -> Held | None:
-        # At least one token must be computed.
-        end = min((known.request.num_tokens - 1) // self._tokens, known.known())
+        end = min(self._end(known), known.known())
         if first >= end or not self.patience.left:
             return None
         keys = known.chain.keys(first, end)
