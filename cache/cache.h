@@ -600,6 +600,8 @@ struct kv_want {
 	uint32_t segment;
 	uint64_t offset; /* offset of the file in the segment */
 	uint64_t length, payload;
+	/* enum kv_state of the block before; KV_ABSENT: no use was counted */
+	uint8_t from;
 	/* used by the cache only */
 	struct kv_acquire *acquire;
 	struct kv_slot *slot;

@@ -163,6 +163,7 @@ enum wire_type {
 #define WIRE_WITH_IDS 128u
 
 #define WIRE_DETAILS 1024u /* WIRE_LIST */
+#define WIRE_FROM 2048u	   /* WIRE_ACQUIRE: reply with wire_place.from */
 
 struct wire_header {
 	uint16_t type;
@@ -232,7 +233,8 @@ struct wire_status {
 #define WIRE_EVICTED 1
 
 /*
- * The place of an acquired block.  @status 0, or -ENOENT (absent), -ETIMEDOUT, -ECANCELED,
+ * The place of an acquired block.  @from: with WIRE_FROM its state before, as in wire_state;
+ * WIRE_ABSENT with WIRE_AGAIN.  @status 0, or -ENOENT (absent), -ETIMEDOUT, -ECANCELED,
  * -ENOSPC (no slot), -ENOLCK (too many leased), -EIO, -EBADMSG (damaged: now a miss).
  */
 struct wire_place {
@@ -240,7 +242,8 @@ struct wire_place {
 	uint32_t segment;
 	uint64_t offset;  /* offset in the segment of the block's file */
 	uint64_t length;  /* length of the block's file */
-	uint64_t payload; /* offset of the tensors in the file */
+	uint32_t payload; /* offset of the tensors in the file */
+	uint32_t from;
 };
 
 /*

@@ -609,6 +609,11 @@ int kvfs_lease_status(kvfs_lease *lease, size_t i);
  * how many are 0.  -EINVAL: no such blocks. */
 long kvfs_lease_statuses(kvfs_lease *lease, size_t first, size_t n,
 			 int *ret_statuses);
+/* Store the states that the blocks @first .. + @n had before the lease, as
+ * kvfs_probe does, in @ret_states.  KVFS_ABSENT: the block is not held, or the
+ * lease has KVFS_AGAIN.  -EINPROGRESS: not settled; -EINVAL: no such blocks. */
+int kvfs_lease_states(kvfs_lease *lease, size_t first, size_t n,
+		      uint8_t *ret_states);
 /* Return the block's tensors, read-only in the daemon's arena, and their
  * length.  NULL unless the block's status is 0.  Valid until kvfs_release, also
  * if the daemon dies or ends the connection. */

@@ -23,8 +23,8 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 135,
-    "lines": 72649,
-    "lines of Python": 9009,
+    "lines": 72684,
+    "lines of Python": 9019,
     "largest circle": 10,
     "upward calls": 0,
     "helpers with one caller, %": 14,

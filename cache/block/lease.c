@@ -259,11 +259,13 @@ void kv_wants_look_again_locked(struct kv_cache *cache)
 
 /* ---- wants ---- */
 
-static void count_hit(struct kv_cache *cache, struct kv_space *space,
+static void count_hit(struct kv_cache *cache, struct kv_want *want,
 		      const struct kv_block *block)
 {
+	struct kv_space *space = want->acquire->space;
 	const bool dram = block->slot;
 
+	want->from = dram ? KV_DRAM : KV_SSD;
 	cache->stats.lookups.hits_dram += dram;
 	space->lookups.hits_dram += dram;
 	cache->stats.lookups.hits_ssd += !dram;
@@ -349,7 +351,7 @@ static int try_want(struct kv_cache *cache, struct kv_want *want, bool first,
 		return try_hint(cache, want, block, came);
 	if (block && block->slot) {
 		if (first)
-			count_hit(cache, space, block);
+			count_hit(cache, want, block);
 		if (!kv_segment_may_keep(cache, block->slot->segment))
 			return acquire->resident ? -EAGAIN
 						 : kv_read_join_locked(
@@ -366,7 +368,7 @@ static int try_want(struct kv_cache *cache, struct kv_want *want, bool first,
 		return -EAGAIN;
 	if (block) {
 		if (first)
-			count_hit(cache, space, block);
+			count_hit(cache, want, block);
 		return kv_read_join_locked(cache, block, want);
 	}
 	fill = acquire->wait_saving
@@ -376,8 +378,10 @@ static int try_want(struct kv_cache *cache, struct kv_want *want, bool first,
 		kv_want_link(&fill->waiters, want);
 		return -EINPROGRESS;
 	}
-	if (kv_remote_want_locked(cache, want) == -EINPROGRESS)
+	if (kv_remote_want_locked(cache, want) == -EINPROGRESS) {
+		want->from = KV_REMOTE;
 		return -EINPROGRESS;
+	}
 	if (!acquire->sealed)
 		count_misses(cache, space, 1);
 	return -ENOENT;

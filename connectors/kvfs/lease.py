@@ -91,6 +91,12 @@ class Lease(Owner):
         check(lib.kvfs_lease_statuses(self.handle.c, 0, self.n, array), "lease")
         return list(array[0:self.n])
 
+    def states(self) -> bytes:
+        """Return the kvfs.State of each block before the lease; ABSENT: the block is not held."""
+        array = ffi.new("uint8_t[]", max(1, self.n))
+        check(lib.kvfs_lease_states(self.handle.c, 0, self.n, array), "lease")
+        return bytes(ffi.buffer(array, self.n))
+
     def check(self) -> None:
         """Raise Error for the first block that is not held, with its name."""
         for i, status in enumerate(self.statuses()):

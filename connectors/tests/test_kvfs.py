@@ -334,6 +334,7 @@ class Chains(Case):
         hit, some, held = alone.hold(kvfs.Keys(names(8) + names(2, "none")), wait=5, missing=True)
         assert some is not None
         self.assertEqual((hit, held, some.statuses()), (10, 8, [0] * 8 + [-errno.ENOENT] * 2))
+        self.assertEqual(list(some.states()), [State.DRAM] * 8 + [State.ABSENT] * 2)
         with self.assertRaisesRegex(ValueError, "needs a window"):
             kvfs.Together([self.space], [0, 0])
         # Closed spaces stay alive for the objects made from them.

@@ -660,6 +660,11 @@ class Figures(Case):
             self.assertIn(part, lines[0])
         self.assertEqual(lines[1].count("0 present"), 2, "all spaces in one line")
 
+    def hits(self) -> list[int]:
+        """Return the daemon's counts of hits in DRAM and on SSD."""
+        return [int(re.search(rf"^hits .*\b(\d+) from {tier}", statistics(self.mount.path), re.M)[1])
+                for tier in ("dram", "ssd")]
+
     def test_hits_are_counted_by_tier_and_saves_and_loads_once(self) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
         from kvfs.vllm import KvfsConnector
@@ -695,22 +700,13 @@ class Figures(Case):
         while not driver.connected():
             time.sleep(0.05)
         request = driver.request("l2", 1)
-        Asking.lookups(self, driver)  # stops the daemon after the look-up
-        self.assertIsNone(driver.match(request))
-        held = driver.scheduler._scheduler._requests["l2"].held
-        sources = driver.scheduler._scheduler.sources
-        self.assertEqual(sources(request, HIT * BLOCK), (0, 0))
-        time.sleep(0.1)  # a thread asks the daemon for the tiers
-        self.mount.signal(signal.SIGCONT)
-        hit = driver.matched(request)
-        end = time.monotonic() + 20
-        while not held.states and time.monotonic() < end:
-            time.sleep(0.01)
-        self.assertLessEqual(set(held.states), {kvfs.State.DRAM, kvfs.State.SSD})
-        self.assertEqual(len(held.states), HIT)
-        # Set the tiers: the daemon may have read some blocks before it answered.
-        held.states = [kvfs.State.DRAM] * 5 + [kvfs.State.SSD] * (HIT - 5)
-        self.assertEqual(sources(request, hit), ((HIT - 5) * BLOCK, 0))
+        known = driver.scheduler._scheduler._requests["l2"]
+        known.known()
+        driver.worker._worker._spaces.by_group[0][0].prefetch(known.chain.keys(0, 5)).wait()
+        before = self.hits()
+        with mock.patch("kvfs.vllm.scheduler.DRAM_WAIT", 10.0):  # as if the SSD were fast
+            hit = driver.matched(request)
+        self.assertEqual(driver.scheduler._scheduler.sources(request, hit), ((HIT - 5) * BLOCK, 0))
         if hasattr(KVConnectorBase_V1, "get_external_cache_hit_sources"):  # not in vLLM 0.31
             from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
@@ -719,6 +715,7 @@ class Figures(Case):
         driver.allocate(request, OTHERS, hit)
         self.assertEqual({"dram_hits": 5, "ssd_hits": HIT - 5},
                          {what: n for what, n in stats().items() if "hits" in what})
+        self.assertEqual([now - then for now, then in zip(self.hits(), before)], [5, HIT - 5])
 
         registry = CollectorRegistry()
         types = {cls: lambda cls=cls, **kwargs: cls(registry=registry, **kwargs)

@@ -317,6 +317,7 @@ static int acquire_finish(struct kv_request *request)
 	struct kv_client *client = request->client;
 	struct wire_place *places = kv_reply_items(request->server);
 	size_t n = acquire->leases.n, arrived = n, leased = 0, missed = n;
+	const bool from = request->header.flags & WIRE_FROM;
 
 	if (!acquire->at_once)
 		arrived = kv_acquire_take(request->server->cache,
@@ -327,12 +328,13 @@ static int acquire_finish(struct kv_request *request)
 
 		if (r == 0)
 			r = kv_client_give_segment(client, want->segment);
-		places[i] =
-			r < 0 ? (struct wire_place){.status = r}
-			      : (struct wire_place){.segment = want->segment,
-						    .offset = want->offset,
-						    .length = want->length,
-						    .payload = want->payload};
+		places[i] = r < 0 ? (struct wire_place){.status = r}
+				  : (struct wire_place){
+					    .segment = want->segment,
+					    .offset = want->offset,
+					    .length = want->length,
+					    .payload = (uint32_t)want->payload,
+					    .from = from ? want->from : 0u};
 		leased += r >= 0;
 		if (r == -ENOENT && missed == n)
 			missed = i;

@@ -412,7 +412,7 @@ static const struct shape {
 			KEYS},
 	[WIRE_ACQUIRE] = {kv_request_acquire, 0, ITEM(key), 0, WIRE_BATCH,
 			  WIRE_WAIT_SAVING | WIRE_RESIDENT | WIRE_AGAIN |
-				  WIRE_PARTS,
+				  WIRE_PARTS | WIRE_FROM,
 			  READ, KEYS},
 	[WIRE_RELEASE] = {kv_request_release, .what = OPEN_TAG},
 	[WIRE_CANCEL] = {kv_request_cancel, .what = OPEN_TAG},

@@ -109,6 +109,7 @@ static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
 	held->file = held->mapping->base + place->offset;
 	held->length = place->length;
 	held->payload = place->payload;
+	held->from = (uint8_t)place->from;
 	lease->held++;
 	return 0;
 }
@@ -285,7 +286,8 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
 		 const kvfs_opts *opts, kvfs_lease **ret_lease)
 {
 	const unsigned excluding = KVFS_WAIT_SAVING | KVFS_READ_AHEAD;
-	struct wire_header like = {.type = WIRE_ACQUIRE, .flags = WIRE_PARTS};
+	struct wire_header like = {.type = WIRE_ACQUIRE,
+				   .flags = WIRE_PARTS | WIRE_FROM};
 	struct kvfs_lease *lease;
 	kvfs_session *session;
 	kvfs_opts known = {0};
@@ -417,6 +419,22 @@ long kvfs_lease_statuses(kvfs_lease *lease, size_t first, size_t n,
 		good += ret_statuses[i] == 0;
 	}
 	return good;
+}
+
+int kvfs_lease_states(kvfs_lease *lease, size_t first, size_t n,
+		      uint8_t *ret_states)
+{
+	int r = check_lease(lease);
+
+	if (r < 0)
+		return r;
+	if (first > lease->n || n > lease->n - first || (!ret_states && n > 0))
+		return -EINVAL;
+	if (!is_settled(lease))
+		return -EINPROGRESS;
+	for (size_t i = 0; i < n; i++)
+		ret_states[i] = lease->items[first + i].from;
+	return 0;
 }
 
 static const struct kv_held *find_held(struct kvfs_lease *lease, size_t i)

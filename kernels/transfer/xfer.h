@@ -495,6 +495,7 @@ struct kv_held {
 	struct kv_mapped_segment *mapping; /* NULL: @status is not 0 */
 	const uint8_t *file;
 	uint64_t length, payload; /* bytes of the file; offset of its tensors */
+	uint8_t from;		  /* enum kvfs_state; see kvfs_lease_states */
 };
 
 struct kvfs_lease {

@@ -287,6 +287,41 @@ static void statuses_come_in_one_call(void **state)
 	kvfs_release(l);
 }
 
+static void a_lease_tells_where_its_blocks_were(void **state)
+{
+	static const uint8_t wanted[] = {KVFS_DRAM, KVFS_DRAM,	 KVFS_SSD,
+					 KVFS_SSD,  KVFS_ABSENT, KVFS_ABSENT};
+	struct world *w = *state;
+	uint8_t states[6] = {9, 9, 9, 9, 9, 9};
+	kvfs_key key = world_key(0);
+	kvfs_query query = {w->space, &key, 1};
+	kvfs_lease *l;
+
+	world_save(w, 4);
+	world_stop_daemon(w, SIGTERM);
+	world_wait_connected(w->session, 0);
+	world_start_daemon(w);
+	world_wait_connected(w->session, 1);
+	l = world_acquire(w, 2, 2);
+	assert_int_equal(kvfs_lease_states(l, 1, 1, states), 0);
+	assert_int_equal(states[0], KVFS_SSD);
+	assert_int_equal(states[1], 9);
+	assert_int_equal(kvfs_lease_states(l, 1, 2, states), -EINVAL);
+	assert_int_equal(kvfs_lease_states(l, 0, 1, NULL), -EINVAL);
+	assert_int_equal(kvfs_lease_states(NULL, 0, 0, NULL), -EINVAL);
+	kvfs_release(l);
+	l = world_acquire(w, 6, 4);
+	assert_int_equal(kvfs_lease_states(l, 0, 6, states), 0);
+	assert_memory_equal(states, wanted, sizeof(wanted));
+	kvfs_release(l);
+	assert_int_equal(
+		kvfs_acquire(&query, 1, KVFS_OPTS(.flags = KVFS_AGAIN), &l), 0);
+	assert_int_equal(kvfs_lease_wait(l, KVFS_FOREVER), 1);
+	assert_int_equal(kvfs_lease_states(l, 0, 1, states), 0);
+	assert_int_equal(states[0], KVFS_ABSENT);
+	kvfs_release(l);
+}
+
 /* ---- events reaped by many threads ---- */
 
 struct reaper {
@@ -372,6 +407,7 @@ int main(void)
 		test(a_map_is_told_as_one),
 		test(the_connection_is_told_first_and_once),
 		test(statuses_come_in_one_call),
+		test(a_lease_tells_where_its_blocks_were),
 		test(each_event_goes_to_one_thread),
 		test(in_the_child_of_a_fork_nothing_is_reaped),
 	};

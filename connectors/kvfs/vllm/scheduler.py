@@ -23,7 +23,6 @@ import hashlib
 import json
 import logging
 import os
-import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,7 +92,7 @@ class Held:
     lease: kvfs.Lease
     limit: float  # seconds within which the lease settles
     n: int | None = None  # number of usable blocks; None: the lease has not settled
-    states: list[kvfs.State] = field(default_factory=list)  # each block's tier before the lease; empty: DRAM
+    states: list[int] = field(default_factory=list)  # each block's tier before the lease; empty: DRAM
 
 
 @dataclass
@@ -334,9 +333,6 @@ class Scheduler:
             self._spaces.connected  # the property logs a lost or new connection
             return None
         held = Held(first, keys if n == len(keys) else keys[:n], lease, limit)
-        if got is None:
-            # A thread asks for the blocks' tiers, so that a hung daemon delays no step.
-            threading.Thread(target=self._look, args=(held,), daemon=True).start()
         self._settle(known, held, got)
         return held
 
@@ -347,15 +343,24 @@ class Scheduler:
             return
         self._unsettled.pop(known.request.request_id, None)
         held.n = len(held.keys) if got == len(held.lease) else self._usable(held)
+        held.states = self._tiers(held)
         if got == 0 and not self._settings.remote and held.lease.statuses()[0] == -errno.ETIMEDOUT:
             self.patience.took(held.limit)
         if held.n < len(held.keys):
             hashes = known.request.block_hashes
             self._offered.forget(known.salt, hashes[held.first + held.n:held.first + len(held.keys)])
 
-    def _look(self, held: Held) -> None:
-        with contextlib.suppress(kvfs.Error, ValueError):
-            held.states = self._spaces.by_group[0][0].probe(held.keys)
+    def _tiers(self, held: Held) -> list[int]:
+        """Return the lowest tier that each block had in any space; an empty list: all were in DRAM."""
+        states, at, n = held.lease.states(), 0, len(held.keys)
+        if states.count(kvfs.State.DRAM) == len(states):
+            return []
+        lowest: list[int] = [kvfs.State.DRAM] * n
+        for window in self._windows:
+            size = min(window, n) if window else n
+            lowest[n - size:] = map(min, lowest[n - size:], states[at:at + size])
+            at += size
+        return lowest
 
     def _usable(self, held: Held) -> int:
         """Return the blocks that every space has: a window counts if it is complete, a prefix
@@ -389,8 +394,7 @@ class Scheduler:
         """Count how many of the matched @tokens came from SSD, and how many from other nodes."""
         known = self._requests.get(request.request_id)
         states = known.held.states[:tokens // self._tokens] if known and known.held else []
-        return states.count(kvfs.State.SSD) * self._tokens, \
-            (states.count(kvfs.State.REMOTE) + states.count(kvfs.State.ABSENT)) * self._tokens
+        return states.count(kvfs.State.SSD) * self._tokens, states.count(kvfs.State.REMOTE) * self._tokens
 
     # ---- a step ----
 
