@@ -22,7 +22,7 @@ from typing import Any
 import openai
 
 from engines import Nursery, prompt, settled, statistics
-from mount import Mount
+from mount import Between, Mount
 from servers import Proxy, Server
 
 BLOCK = 128  # vLLM's block size on a CPU
@@ -105,6 +105,31 @@ class Roles(Case):
         with ThreadPoolExecutor(4) as pool:  # the producer generates
             self.assertEqual(list(pool.map(proxy.complete, prompts)), wanted)
         killer.join()
+
+    def test_prefill_and_decode_on_two_nodes_with_the_first_killed(self) -> None:
+        between = Between()
+        self.addCleanup(between.remove)
+        options = f"dram=256M,ssd=1G,{between.option}"
+        self.mount.stop()
+        self.mount.start(options)
+        node = Mount(options)
+        self.addCleanup(node.remove)
+        plain, producer, consumer = self.servers(
+            (), (self.mount.path, "kv_producer", {"remote": True}),
+            (node.path, "kv_consumer", {"remote": True, "ssd_wait": 30}))
+        proxy = Proxy(producer.address, consumer.address)
+        self.addCleanup(proxy.kill)
+        prompts = [prompt(i, 700 + 100 * i) for i in range(5)]
+        wanted = [plain.complete(one) for one in prompts]
+        plain.kill()
+        with ThreadPoolExecutor(2) as pool:
+            self.assertEqual(list(pool.map(proxy.complete, prompts[:4])), wanted[:4])
+        figures = consumer.figures()
+        self.assertLessEqual(consumer.computed(), 4 * BLOCK)
+        self.assertEqual(figures["kvfs_remote_hits_total"], sum((len(one) - 1) // BLOCK for one in prompts[:4]))
+        self.mount.kill()
+        producer.kill()
+        self.assertEqual(proxy.complete(prompts[4]), wanted[4])
 
     def test_the_proxy_answers_bad_requests_and_without_servers(self) -> None:
         proxy = Proxy("127.0.0.1:1", "127.0.0.1:2")

@@ -31,7 +31,7 @@ from vllm.v1.request import Request
 from engines import prompt, settled, statistics
 from kvfs.vllm.metrics import Stats
 from models import make
-from mount import Mount
+from mount import Between, Mount
 
 model = ""
 FIRST, OTHERS = list(range(1, HIT + 2)), list(range(20, HIT + 21))
@@ -106,10 +106,10 @@ class Choices(Case):
 class Roles(Case):
     """One engine computes prompts, and another generates."""
 
-    def named(self, seed: int = 1) -> dict[str, str]:
+    def named(self, seed: int = 1, **extra) -> dict[str, str]:
         """Return the hand-off of a prompt that is nowhere, made by an engine whose mount has gone."""
         with Mount("dram=64M,ssd=0") as mount:
-            driver = Driver(model, mount.path, "kv_producer")
+            driver = Driver(model, mount.path, "kv_producer", **extra)
             answer = driver.save("elsewhere", seed, FIRST)
             driver.close()
         self.assertEqual(list(answer), ["kvfs.block"])
@@ -145,6 +145,33 @@ class Roles(Case):
         # A producer computes saved blocks again, and names the last one.
         self.assertEqual(producer.save("again", 1, FIRST), answer)
         self.assertEqual(consumer.scheduler._scheduler._awaited, {})
+
+    def test_a_hand_off_between_two_nodes_comes_by_their_remote_tier(self) -> None:
+        between = Between()
+        self.addCleanup(between.remove)
+        options = f"dram=128M,ssd=512M,{between.option}"
+        self.mount.stop()
+        self.mount.start(options)
+        producer = self.driver(role="kv_producer", remote=True)
+        with Mount(options) as node:
+            consumer = Driver(model, node.path, "kv_consumer", remote=True, ssd_wait=60)
+            self.addCleanup(consumer.close)
+            wanted = self.copies(producer, FIRST)
+            named = self.named(1, remote=True)
+            request = consumer.request("r", 1, named)
+            for _ in range(20):
+                self.assertIsNone(consumer.match(request))
+                consumer.step({}, [])
+            self.assertEqual(producer.save("s", 1, FIRST), named)
+            between.has(HIT)
+            self.mount.kill()
+            self.assertEqual(consumer.matched(request), HIT * BLOCK)
+            consumer.allocate(request, OTHERS, HIT * BLOCK)
+            while not consumer.step({}, OTHERS).finished_recving:
+                pass
+            for tensor, was in zip(consumer.pages.values(), wanted):
+                self.assertTrue(torch.equal(tensor[OTHERS[:HIT]], was))
+            self.assertEqual(consumer.scheduler.get_kv_connector_stats().data["remote_hits"], HIT)
 
     def test_a_hand_off_that_does_not_come_is_waited_for_no_longer_than_was_said(self) -> None:
         consumer, named = self.driver(role="kv_consumer", ssd_wait=0.5), self.named()
