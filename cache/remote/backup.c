@@ -497,7 +497,6 @@ static void *backup_run(void *arg)
 static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 		  int status)
 {
-	const struct kv_breaker *breaker = kv_breaker_of(remote, job->uid);
 	struct kv_backup *backup = (struct kv_backup *)job;
 
 	backup->wanted |= status == -ENOENT;
@@ -509,8 +508,8 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 	/* -EACCES: only this block was refused, unless all are.  Do not offer it again. */
 	if (status < 0 && status != -ENOENT)
 		missed_locked(remote, backup,
-			      status == -EACCES && !breaker->open &&
-				      !breaker->told);
+			      status == -EACCES &&
+				      kv_remote_takes(remote, job->uid));
 	kv_unlock(remote->cache);
 }
 

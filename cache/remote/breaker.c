@@ -55,18 +55,14 @@ bool kv_remote_is_open(struct kv_remote *remote, uint32_t uid)
 {
 	struct kv_breaker *breaker = find_breaker(remote, uid);
 
-	return !remote->stop && !atomic_load(&remote->breakers->open) &&
-	       !atomic_load(&breaker->open) &&
-	       atomic_load(&breaker->held_until_ns) <=
-		       kv_now_ns() + HELD_WAIT_NS;
+	return !remote->stop && !remote->breakers->open && !breaker->open &&
+	       breaker->held_until_ns <= kv_now_ns() + HELD_WAIT_NS;
 }
 
 bool kv_remote_takes(struct kv_remote *remote, uint32_t uid)
 {
-	struct kv_breaker *breaker = find_breaker(remote, uid);
-
 	return kv_remote_is_open(remote, uid) &&
-	       kv_now_ns() >= atomic_load(&breaker->full_until_ns);
+	       kv_now_ns() >= find_breaker(remote, uid)->full_until_ns;
 }
 
 /* Print a line about the breaker's owner.  @why: NULL if operations succeed. */
@@ -255,6 +251,11 @@ void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
 
 	if (job->op.call != KV_REMOTE_DELETE)
 		strcpy(breaker->name, job->op.name);
+	if (job->op.call == KV_REMOTE_PUT && status != -EACCES)
+		breaker->refused_puts = 0;
+	else if (job->op.call == KV_REMOTE_PUT &&
+		 ++breaker->refused_puts >= FAILURES)
+		status = -ENOSPC; /* such as with credentials that only read */
 	note_room(remote, breaker, job, status);
 	if (status == -EAGAIN) /* a GET without memory: the object exists */
 		return;

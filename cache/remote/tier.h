@@ -55,8 +55,8 @@ struct kv_breaker {
 	bool prompt; /* the tenant's last GET of an object took at most a second */
 	_Atomic uint64_t full_ns; /* last pause of puts; 0: not full */
 	uint64_t full_tell_ns; /* print no sooner; UINT64_MAX: printed last */
-	unsigned failures, refusals; /* in a row, so far */
-	uint64_t pause_ns, try_ns;   /* pause before the next trial; its end */
+	unsigned failures, refusals, refused_puts; /* in a row, so far */
+	uint64_t pause_ns, try_ns; /* pause before the next trial; its end */
 	char name[KV_OBJECT_NAME_MAX + 1]; /* object of the last operation */
 	char why[KV_REMOTE_FAILURE_MAX];
 };
@@ -114,7 +114,7 @@ void kv_remote_name(struct kv_remote *remote, struct kv_remote_job *job,
  * ---- breaker.c: circuit breakers: whose operations are sent ----
  *
  * Each tenant has a breaker, and so has the backend.  After eight failures of a
- * tenant in a row, or eight refusals, its breaker opens; a probe of the backend
+ * tenant in a row, or eight refused GETs, its breaker opens; a probe of the backend
  * follows, and if it fails only the backend's breaker opens.  Trials close it.
  *
  * The backend's breaker is open until its first trial has succeeded.  All calls but the

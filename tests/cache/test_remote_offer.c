@@ -531,6 +531,37 @@ static void test_a_backend_that_takes_some_blocks_costs_two_lines(void **state)
 			    "for tenant 0\n");
 }
 
+static void refuse_puts(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	if (op->call == KV_REMOTE_PUT)
+		plan->status = -EACCES;
+}
+
+/* Of credentials that only read, for example. */
+static void test_refused_puts_do_not_close_the_tier(void **state)
+{
+	struct small *s = *state;
+
+	small_must_open(s);
+	share(s, true);
+	must_be_offered(s);
+	set_rule(refuse_puts);
+	save(s, 0, 2 * BLOCKS, SMALL);
+	for (unsigned i = 0; i < 30; i++) {
+		share(s, true);
+		usleep(100000);
+		assert_int_equal(stats_of(s).tenants_closed, 0);
+	}
+	assert_int_equal(stats_of(s).full, 1);
+	sent_nothing();
+	usleep(500000);
+	assert_true(sent(KV_REMOTE_PUT) < BLOCKS);
+	set_rule(NULL);
+	share(s, true);
+	must_get_there(2 * BLOCKS);
+	assert_int_equal(stats_of(s).full, 0);
+}
+
 static void refuse_one(const struct kv_remote_op *op, struct fake_plan *plan)
 {
 	const struct kv_key key = small_key(3);
@@ -858,6 +889,7 @@ int main(void)
 		TEST(test_a_put_that_fails_is_retried),
 		TEST(test_a_full_backend_is_left_in_peace),
 		TEST(test_a_backend_that_takes_some_blocks_costs_two_lines),
+		TEST(test_refused_puts_do_not_close_the_tier),
 		TEST(test_one_object_that_is_refused_holds_up_nothing),
 		TEST(test_what_failed_is_offered_again_alone),
 		TEST(test_what_waited_at_a_kill_gets_there),
