@@ -496,6 +496,8 @@ int kv_fill_begin(struct kv_cache *cache, struct kv_space *space,
 		  const struct kv_key *key, uint64_t length,
 		  struct kv_fill **ret_fill);
 uint8_t *kv_fill_data(struct kv_fill *fill); /* @length bytes to write to */
+/* Return whether the data is mapped writable by the owner of the space. */
+bool kv_fill_is_open(const struct kv_fill *fill);
 /* Keep the sealed block in DRAM until it is durable, if the SSD has room. */
 void kv_fill_must(struct kv_fill *fill);
 /*

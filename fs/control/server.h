@@ -180,13 +180,16 @@ uint64_t kv_client_memory_bytes(const struct kv_client_memory *memory);
 bool kv_client_memory_has(const struct kv_client_memory *memory, uint64_t at,
 			  uint64_t n);
 
+/* Read by pread(2), as the control thread must: the page fault of a mapping may wait. */
+#define KV_COPY_READ 1u
+/* The owner of the block may write to @dst meanwhile. */
+#define KV_COPY_OPEN 2u
 /*
  * Copy @n bytes from @at on, which must lie inside the memory, to @dst, and hash the bytes
- * unless @hash is NULL.  @by_read: read by pread(2), as the control thread must: the page
- * fault of a mapping may wait.  Any thread.  Returns 0, or -EFAULT if the file has become
- * shorter or cannot be read.
+ * unless @hash is NULL.  @how: flags above.  Any thread.  Returns 0, or -EFAULT if the file
+ * has become shorter or cannot be read.
  */
-int kv_client_memory_copy(const struct kv_client_memory *memory, bool by_read,
+int kv_client_memory_copy(const struct kv_client_memory *memory, unsigned how,
 			  uint64_t at, uint64_t n, struct kv_hash *hash,
 			  void *dst);
 

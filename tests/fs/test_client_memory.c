@@ -240,19 +240,65 @@ static void copies(const struct kv_client_memory *memory, int fd, uint64_t at,
 
 	assert_int_equal(kv_hash_new(&hash), 0);
 	assert_int_equal(pread(fd, wanted, n, (off_t)at), n);
-	assert_int_equal(kv_client_memory_copy(memory, false, at, n, NULL, got),
-			 0);
+	assert_int_equal(kv_client_memory_copy(memory, 0, at, n, NULL, got), 0);
 	assert_memory_equal(got, wanted, n);
-	memset(got, 0, n);
-	assert_int_equal(kv_client_memory_copy(memory, false, at, n, hash, got),
-			 0);
-	assert_memory_equal(got, wanted, n);
-	digest = kv_hash_end(hash);
 	other = kv_digest_of(wanted, n);
-	assert_memory_equal(&digest, &other, sizeof(digest));
+	for (unsigned how = 0; how <= (KV_COPY_READ | KV_COPY_OPEN); how++) {
+		memset(got, 0, n);
+		kv_hash_begin(hash);
+		assert_int_equal(
+			kv_client_memory_copy(memory, how, at, n, hash, got),
+			0);
+		assert_memory_equal(got, wanted, n);
+		digest = kv_hash_end(hash);
+		assert_memory_equal(&digest, &other, sizeof(digest));
+	}
 	kv_hash_free(hash);
 	free(wanted);
 	free(got);
+}
+
+static uint8_t open_slot[8 << 20];
+static _Atomic bool stop_writing;
+
+static void *write_to_slot(void *arg)
+{
+	while (!atomic_load(&stop_writing))
+		for (size_t i = 0; i < sizeof(open_slot); i += KV_PAGE)
+			open_slot[i]++;
+	return arg;
+}
+
+static void writes_to_an_open_slot_do_not_change_the_digest(void **state)
+{
+	const uint64_t n = sizeof(open_slot);
+	int fd = file(n, 0, WRITTEN);
+	uint8_t *wanted = malloc(n);
+	struct kv_client_memory *memory;
+	struct kv_digest digest, other;
+	struct kv_hash *hash;
+	pthread_t thread;
+
+	(void)state;
+	assert_int_equal(kv_hash_new(&hash), 0);
+	assert_int_equal(pread(fd, wanted, n, 0), n);
+	other = kv_digest_of(wanted, n);
+	assert_int_equal(offer(dup(fd), 0, n, &memory), 0);
+	assert_int_equal(pthread_create(&thread, NULL, write_to_slot, NULL), 0);
+	for (int i = 0; i < 20; i++) {
+		kv_hash_begin(hash);
+		assert_int_equal(kv_client_memory_copy(memory, KV_COPY_OPEN, 0,
+						       n, hash, open_slot),
+				 0);
+		digest = kv_hash_end(hash);
+		assert_memory_equal(&digest, &other, sizeof(digest));
+	}
+	atomic_store(&stop_writing, true);
+	pthread_join(thread, NULL);
+	kv_client_memory_put(memory);
+	kv_hash_free(hash);
+	close(fd);
+	free(wanted);
 }
 
 static void bytes_are_copied_and_hashed_mapped_or_not(void **state)
@@ -301,13 +347,12 @@ static void a_file_that_became_shorter_is_an_error(void **state)
 	while (kv_client_memory_map(memory) > 0)
 		;
 	assert_int_equal(ftruncate(fd, (off_t)MIB), 0);
+	assert_int_equal(kv_client_memory_copy(memory, 0, 0, MIB, NULL, got),
+			 0);
+	assert_int_equal(kv_client_memory_copy(memory, 0, 1, MIB, NULL, got),
+			 -EFAULT);
 	assert_int_equal(
-		kv_client_memory_copy(memory, false, 0, MIB, NULL, got), 0);
-	assert_int_equal(
-		kv_client_memory_copy(memory, false, 1, MIB, NULL, got),
-		-EFAULT);
-	assert_int_equal(
-		kv_client_memory_copy(memory, false, BYTES - 1, 1, NULL, got),
+		kv_client_memory_copy(memory, 0, BYTES - 1, 1, NULL, got),
 		-EFAULT);
 	kv_client_memory_put(memory);
 	close(fd);
@@ -336,8 +381,7 @@ static void huge_pages_are_mapped_if_they_begin_so(void **state)
 		;
 	assert_false(kv_client_memory_is_mapped(memory));
 	assert_int_equal(
-		kv_client_memory_copy(memory, false, HUGE - 1, 1, NULL, &got),
-		0);
+		kv_client_memory_copy(memory, 0, HUGE - 1, 1, NULL, &got), 0);
 	assert_int_equal(got, 0);
 	kv_client_memory_put(memory);
 	if (fallocate(fd, 0, 0, (off_t)(2 * HUGE)) == 0) {
@@ -391,6 +435,8 @@ int main(void)
 		cmocka_unit_test(more_than_so_much_is_not_mapped),
 		cmocka_unit_test(it_is_mapped_and_unmapped_in_steps),
 		cmocka_unit_test(bytes_are_copied_and_hashed_mapped_or_not),
+		cmocka_unit_test(
+			writes_to_an_open_slot_do_not_change_the_digest),
 		cmocka_unit_test(a_hole_is_zeros_and_stays_a_hole),
 		cmocka_unit_test(a_file_that_became_shorter_is_an_error),
 		cmocka_unit_test(huge_pages_are_mapped_if_they_begin_so),
