@@ -2,7 +2,7 @@
 """models.py KIND FOLDER [SEED] - tiny models with random weights, for the engines' tests.
 
 qwen: full attention; phi: rotary embeddings that depend on max_model_len (longrope); gemma: a sliding-window hybrid; deepseek: latent attention (MLA);
-big: full attention, 110 M parameters; chat: qwen with a tokenizer of bytes; lora: an adapter for qwen; eagle: an EAGLE head for qwen.
+big: full attention, 110 M parameters; chat: qwen with a tokenizer of bytes; lora: an adapter for qwen; eagle, eagle3: heads for qwen.
 """
 import json
 import os
@@ -81,19 +81,25 @@ def lora(seed, folder):
                    "base_model_name_or_path": "qwen"}, file)
 
 
-def eagle(seed, folder):
-    """One layer of Llama over an embedding and a hidden state; vLLM shares the model's embeddings."""
+def eagle(seed, folder, third):
+    """One layer of Llama over an embedding and hidden states; vLLM shares the model's embeddings.  @third:
+    for EAGLE-3, which takes the hidden states of three layers."""
     from safetensors.torch import save_file
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
     config = LlamaConfig(vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=1,
                          num_attention_heads=8, num_key_value_heads=8, head_dim=64, initializer_range=0.2,
-                         max_position_embeddings=8192, architectures=["LlamaForCausalLM"])
+                         max_position_embeddings=8192, eagle_aux_hidden_state_layer_ids=[1, 2, 3],
+                         architectures=["LlamaForCausalLMEagle3" if third else "LlamaForCausalLM"])
     tensors = {name.removeprefix("model."): tensor.contiguous()
                for name, tensor in LlamaForCausalLM(config).state_dict().items()
-               if ".layers." in name and "input_layernorm" not in name}
-    save_file({**tensors, "fc.weight": torch.randn(256, 512) / 16}, f"{folder}/model.safetensors")
+               if ".layers." in name and (third or "input_layernorm" not in name)}
+    tensors["fc.weight"] = torch.randn(256, 3 * 256 if third else 2 * 256) / 16
+    if third:
+        tensors |= {f"layers.0.self_attn.{name}_proj.weight": torch.randn(512, 512) / 16 for name in "qkv"}
+        tensors |= {name: torch.ones(256) for name in ("norm.weight", "layers.0.hidden_norm.weight")}
+    save_file(tensors, f"{folder}/model.safetensors")
     config.save_pretrained(folder)
 
 
@@ -115,8 +121,11 @@ def tokenizer(folder):
 
 def make(kind, folder, seed=1):
     os.makedirs(folder, exist_ok=True)
-    if kind in ("lora", "eagle"):
-        {"lora": lora, "eagle": eagle}[kind](seed, folder)
+    if kind == "lora":
+        lora(seed, folder)
+        return
+    if kind in ("eagle", "eagle3"):
+        eagle(seed, folder, kind == "eagle3")
         return
     made = {"qwen": qwen, "chat": qwen, "gemma": gemma, "phi": phi, "deepseek": deepseek,
             "big": lambda seed: qwen(seed, 2)}[kind](seed)

@@ -545,14 +545,15 @@ class Speculation(Case):
 
     def test_draft_layers_are_saved_and_loaded_with_the_model_s(self) -> None:
         """The draft model is a copy of the model, so that it proposes the right tokens if its layers are right;
-        the EAGLE head is random."""
+        the EAGLE heads are random."""
         prompts = [prompt(i, 680 + 90 * i) for i in range(4)]
         plain = self.engine(model("qwen"))
         wanted = plain.do("generate", prompts=prompts, tokens=60)["tokens"]
         longer = [p + tokens + prompt(9, 40) for p, tokens in zip(prompts, wanted)]
         turns = plain.do("generate", prompts=longer, tokens=20)["tokens"]
         plain.kill()
-        for method, draft, volatile in (("draft_model", model("qwen"), 0), ("eagle", model("eagle"), 1)):
+        for method, draft, volatile in (("draft_model", model("qwen"), 0), ("eagle", model("eagle"), 1),
+                                        ("eagle3", model("eagle3"), 1)):
             options = {"speculative_config": {"method": method, "model": draft, "num_speculative_tokens": 3}}
             first = self.engine(**options)
             self.assertEqual(first.do("generate", prompts=prompts, tokens=60)["tokens"], wanted)
