@@ -60,13 +60,13 @@ struct kv_remote_op {
 };
 TAILQ_HEAD(kv_remote_ops, kv_remote_op);
 
-#define KV_OPS_THREADS 8u
+#define KV_OPS_THREADS 16u /* one tenant has half of them at most */
 
 /* The queue of a backend's operations, and the threads that carry them out. */
 struct kv_ops {
 	pthread_mutex_t lock;
-	pthread_cond_t changed;		    /* signals an operation, or @stop */
-	struct kv_remote_ops queued, ended; /* under @lock */
+	pthread_cond_t changed; /* signals an operation, or @stop */
+	struct kv_remote_ops queued, taken, ended; /* under @lock */
 	_Atomic bool stop;
 	_Atomic uint64_t lent; /* memory of operations until they are reaped */
 	pthread_t threads[KV_OPS_THREADS];
@@ -85,9 +85,9 @@ int kv_ops_start(struct kv_ops *ops, const char *name, void *(*run)(void *),
  * @ops remains. */
 int kv_ops_fini(struct kv_ops *ops);
 
-/* Take the first queued operation, with @deletes also a DELETE; with @waits, wait for
- * one.  NULL: none is queued, or stop. */
-struct kv_remote_op *kv_ops_take(struct kv_ops *ops, bool waits, bool deletes);
+/* Take the first queued operation; with @waits, the first whose tenant has less than half
+ * of the threads, and wait for one.  NULL: none is queued, or stop. */
+struct kv_remote_op *kv_ops_take(struct kv_ops *ops, bool waits);
 /* End @op with @status; clear the cause unless @status is a failure. */
 void kv_ops_end(struct kv_ops *ops, struct kv_remote_op *op, int status);
 /* Allocate op->data for an object of @length bytes; -EAGAIN. */

@@ -421,19 +421,11 @@ static int run(struct worker *w, struct kv_remote_op *op)
 	}
 	r = w->root < 0 ? open_root(w, op) : 0;
 	while (r == 0) {
-		switch (op->call) {
-		case KV_REMOTE_HEAD:
-		case KV_REMOTE_GET:
-			r = get(w, op);
-			break;
-		case KV_REMOTE_PUT:
-			r = put(w, op);
-			if (r == -ENOENT)
-				r = -EIO;
-			break;
-		default:
-			r = remove_object(w, op);
-		}
+		r = op->call == KV_REMOTE_PUT	   ? put(w, op)
+		    : op->call == KV_REMOTE_DELETE ? remove_object(w, op)
+						   : get(w, op);
+		if (r == -ENOENT && op->call == KV_REMOTE_PUT)
+			r = -EIO;
 		if (is_there(w))
 			return r;
 		/* The path leads to another directory now: repeat the operation
@@ -455,8 +447,6 @@ static void *worker(void *arg)
 {
 	struct worker *w = arg;
 	struct kv_ops *ops = &w->dir->ops;
-	/* Half of the threads remove no folders, because that may take long. */
-	const bool removes = w < &w->dir->workers[KV_OPS_THREADS / 2];
 	const unsigned event = (unsigned)ops->event;
 	struct kv_remote_op *op;
 
@@ -467,7 +457,7 @@ static void *worker(void *arg)
 			close_range(0, event - 1, 0);
 		close_range(event + 1, ~0u, 0);
 	}
-	while ((op = kv_ops_take(ops, true, removes)))
+	while ((op = kv_ops_take(ops, true)))
 		kv_ops_end(ops, op, run(w, op));
 	close_root(&w);
 	return NULL;

@@ -53,9 +53,8 @@ struct transfer {
 };
 
 struct http {
-	struct kv_ops ops; /* first member */
-	CURLM *multi;	   /* constant */
-
+	struct kv_ops ops;    /* first member */
+	CURLM *multi;	      /* constant */
 	struct kv_site *site; /* owned by the thread, as are the next three */
 	TAILQ_HEAD(, transfer) transfers;
 	unsigned active;
@@ -164,23 +163,19 @@ static size_t on_header(char *line, size_t one, size_t n, void *arg)
 	const char *space = n > 5 && memcmp(line, "HTTP/", 5) == 0
 				    ? memchr(line, ' ', n)
 				    : NULL;
-	const long status = transfer_status(t);
 
 	(void)one;
 	t->header_bytes += n;
 	if (space) {
-		const char *end = line + n;
-
-		while (end > space && strchr("\r\n ", end[-1]))
-			end--;
 		snprintf(t->line, sizeof(t->line), "%.*s",
-			 end > space ? (int)(end - space - 1) : 0, space + 1);
+			 (int)(line + n - space - 1), space + 1);
+		t->line[strcspn(t->line, "\r\n")] = '\0';
 	}
 	if (t->header_bytes > HEADERS_MAX)
 		t->verdict = kv_op_failed(t->x.op, -EPROTO,
 					  "the headers do not end");
 	else if ((line[0] == '\r' || line[0] == '\n') && t->x.object &&
-		 status >= 200 && status < 300)
+		 transfer_status(t) / 100 == 2)
 		t->verdict = take_length(t);
 	return t->verdict < 0 ? 0 : n;
 }
@@ -228,16 +223,14 @@ static size_t on_send(char *room, size_t one, size_t n, void *arg)
 
 	(void)one;
 	for (uint64_t i = 0, at = t->sent; i < KV_ARRAY_LEN(t->x.body); i++) {
-		if (at < body[i].iov_len) {
-			const size_t part =
-				KV_MIN(n - done, body[i].iov_len - at);
+		const size_t skip = KV_MIN(at, body[i].iov_len);
+		const size_t part = KV_MIN(n - done, body[i].iov_len - skip);
 
-			memcpy(room + done, (char *)body[i].iov_base + at,
+		if (part > 0)
+			memcpy(room + done, (char *)body[i].iov_base + skip,
 			       part);
-			done += part;
-			at += part;
-		}
-		at -= KV_MIN(at, body[i].iov_len);
+		done += part;
+		at -= skip;
 	}
 	t->sent += done;
 	return done;
@@ -248,10 +241,9 @@ static int on_rewind(void *arg, curl_off_t at, int whence)
 {
 	struct transfer *t = arg;
 
-	if (whence != SEEK_SET || at < 0)
-		return CURL_SEEKFUNC_FAIL;
 	t->sent = (uint64_t)at;
-	return CURL_SEEKFUNC_OK;
+	return whence == SEEK_SET && at >= 0 ? CURL_SEEKFUNC_OK
+					     : CURL_SEEKFUNC_FAIL;
 }
 
 /* ---- UNIX sockets ---- */
@@ -535,7 +527,7 @@ static void took(struct transfer *t, CURLcode code)
 	r = transfer_result(t, code);
 	/* Fail waiting operations only after a second failure to connect. */
 	while (unreached && http->unreached &&
-	       (op = kv_ops_take(&http->ops, false, true))) {
+	       (op = kv_ops_take(&http->ops, false))) {
 		memcpy(op->why, t->x.op->why, sizeof(op->why));
 		kv_ops_end(&http->ops, op, r);
 	}
@@ -555,7 +547,7 @@ static void begin_queued(struct http *http)
 	struct transfer *t;
 
 	while (http->active < (http->unreached ? 1 : TRANSFERS) &&
-	       (op = kv_ops_take(&http->ops, false, true))) {
+	       (op = kv_ops_take(&http->ops, false))) {
 		t = calloc(1, sizeof(*t));
 		if (!t) {
 			kv_ops_end(&http->ops, op, -ENOMEM);

@@ -24,6 +24,7 @@ int kv_ops_init(struct kv_ops *ops, void (*wake)(struct kv_ops *ops))
 	pthread_mutex_init(&ops->lock, NULL);
 	kv_cond_init(&ops->changed);
 	TAILQ_INIT(&ops->queued);
+	TAILQ_INIT(&ops->taken);
 	TAILQ_INIT(&ops->ended);
 	ops->wake = wake;
 	ops->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -63,21 +64,38 @@ int kv_ops_fini(struct kv_ops *ops)
 	return 0;
 }
 
-struct kv_remote_op *kv_ops_take(struct kv_ops *ops, bool waits, bool deletes)
+/* Return whether @op leaves half of the threads to other tenants, and a DELETE, which may
+ * take long, three quarters to others: operations may hang. */
+static bool may_take(const struct kv_ops *ops, const struct kv_remote_op *op)
+{
+	const bool deletes = op->call == KV_REMOTE_DELETE;
+	const size_t n = strcspn(op->name, "/") + 1;
+	const struct kv_remote_op *other;
+	unsigned taken = 0;
+
+	TAILQ_FOREACH(other, &ops->taken, link)
+		taken += strncmp(other->name, op->name, n) == 0 ||
+			 (deletes && other->call == KV_REMOTE_DELETE);
+	return taken < KV_OPS_THREADS / (deletes ? 4 : 2);
+}
+
+struct kv_remote_op *kv_ops_take(struct kv_ops *ops, bool waits)
 {
 	struct kv_remote_op *op = NULL;
 
 	pthread_mutex_lock(&ops->lock);
 	while (!ops->stop) {
 		TAILQ_FOREACH(op, &ops->queued, link)
-			if (deletes || op->call != KV_REMOTE_DELETE)
+			if (!waits || may_take(ops, op))
 				break;
 		if (op || !waits)
 			break;
 		pthread_cond_wait(&ops->changed, &ops->lock);
 	}
-	if (op)
+	if (op) {
 		TAILQ_REMOVE(&ops->queued, op, link);
+		TAILQ_INSERT_TAIL(&ops->taken, op, link);
+	}
 	pthread_mutex_unlock(&ops->lock);
 	return op;
 }
@@ -94,7 +112,9 @@ static void end_locked(struct kv_ops *ops, struct kv_remote_op *op, int status)
 void kv_ops_end(struct kv_ops *ops, struct kv_remote_op *op, int status)
 {
 	pthread_mutex_lock(&ops->lock);
+	TAILQ_REMOVE(&ops->taken, op, link);
 	end_locked(ops, op, status);
+	pthread_cond_broadcast(&ops->changed); /* the tenant may go on */
 	pthread_mutex_unlock(&ops->lock);
 }
 

@@ -85,9 +85,7 @@ static int look_at(const char *path)
 	/* STORE/store replaces the record that is lost with the index. */
 	index |= kv_store_file_there(dirfd(dir));
 	closedir(dir);
-	if (empty)
-		return 1;
-	return index ? 0 : -EEXIST;
+	return empty ? 1 : index ? 0 : -EEXIST;
 }
 
 static int take_lock(struct kv_cache *cache, char **ret_why)

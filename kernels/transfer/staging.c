@@ -415,7 +415,7 @@ void kv_staging_begin_locked(struct kvfs_session *session)
 	kv_assert_locked(&session->lock);
 	if (atomic_load(&session->live) == 0 || session->stage_payload == 0)
 		return;
-	session->stage_grows_at = 0; /* it was set on another connection */
+	session->stage_grows_at = 0; /* a former connection set it */
 	if (kv_staging_need_locked(session, bytes) != -ENOTCONN)
 		kv_staging_grow_locked(session, bytes);
 }

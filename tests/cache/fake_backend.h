@@ -196,7 +196,7 @@ static inline void fake_take(void)
 {
 	struct kv_remote_op *op;
 
-	while ((op = kv_ops_take(&fake.ops, false, true))) {
+	while ((op = kv_ops_take(&fake.ops, false))) {
 		struct fake_op *f = calloc(1, sizeof(*f));
 
 		f->op = op;

@@ -21,8 +21,9 @@
 
 static char root[64], away[80];
 
-/* Name of a file whose removal waits for the semaphore `let_go`. */
+/* Names of files whose removal, or rename, waits for the semaphore `let_go`. */
 #define HELD "held"
+#define LATE "late"
 static sem_t let_go;
 
 /* Replace the C library's unlinkat. */
@@ -34,6 +35,17 @@ int unlinkat(int fd, const char *name, int flags)
 		sem_wait(&let_go);
 	*(void **)&real = dlsym(RTLD_NEXT, "unlinkat");
 	return real(fd, name, flags);
+}
+
+/* Replace the C library's renameat. */
+int renameat(int fd, const char *from, int to_fd, const char *to)
+{
+	int (*real)(int, const char *, int, const char *);
+
+	if (strcmp(to, LATE) == 0)
+		sem_wait(&let_go);
+	*(void **)&real = dlsym(RTLD_NEXT, "renameat");
+	return real(fd, from, to_fd, to);
 }
 
 static struct kv_remote_config config = {.write = KV_WRITEBACK_ALL};
@@ -378,7 +390,7 @@ static void test_the_owner_of_the_directory_may_own_objects(void **state)
 
 /* ---- many removals do not hold up other operations ---- */
 
-static void test_removals_leave_half_of_the_threads(void **state)
+static void test_removals_leave_most_threads(void **state)
 {
 	struct kv_remote_op removals[2 * KV_OPS_THREADS];
 	char name[100];
@@ -401,6 +413,28 @@ static void test_removals_leave_half_of_the_threads(void **state)
 	await(KV_ARRAY_LEN(removals));
 	for (unsigned i = 0; i < KV_ARRAY_LEN(removals); i++)
 		assert_int_equal(removals[i].status, 0);
+}
+
+/* Files of one tenant hang: another tenant's operations go on. */
+static void test_a_tenant_leaves_half_of_the_threads(void **state)
+{
+	struct kv_remote_op puts[2 * KV_OPS_THREADS];
+
+	(void)state;
+	sem_init(&let_go, 0, 0);
+	assert_int_equal(put("2/2-s/" KEY, "bytes", 5), 0);
+	for (unsigned i = 0; i < KV_ARRAY_LEN(puts); i++) {
+		puts[i] = put_of("1/2-s/" LATE, "bytes", 5);
+		kv_ops_submit(backend, &puts[i]);
+	}
+	for (unsigned i = 0; i < KV_OPS_THREADS; i++)
+		assert_int_equal(status_of(KV_REMOTE_HEAD, "2/2-s/" KEY), 0);
+	assert_null(kv_ops_reap(backend)); /* no put has ended */
+	for (unsigned i = 0; i < KV_ARRAY_LEN(puts); i++)
+		sem_post(&let_go);
+	await(KV_ARRAY_LEN(puts));
+	for (unsigned i = 0; i < KV_ARRAY_LEN(puts); i++)
+		assert_int_equal(puts[i].status, 0);
 }
 
 /* ---- a directory on a full filesystem ---- */
@@ -453,7 +487,8 @@ int main(void)
 		WITH(test_a_directory_of_all_users_is_refused),
 		WITH(test_entries_of_other_users_are_refused),
 		WITH(test_the_owner_of_the_directory_may_own_objects),
-		WITH(test_removals_leave_half_of_the_threads),
+		WITH(test_removals_leave_most_threads),
+		WITH(test_a_tenant_leaves_half_of_the_threads),
 		WITH(test_a_full_filesystem_is_full_for_puts),
 	};
 	int failed = cmocka_run_group_tests(one, set_up, tear_down);

@@ -24,7 +24,7 @@ start
 eq "first run" "$(run "$M")" "0 blocks loaded, 8 computed and saved"
 eq "second run" "$(run "$M")" "8 blocks loaded, 0 computed and saved"
 eq "linked statically" "$("$T/example-static" "$M")" "8 blocks loaded, 0 computed and saved"
-# What was built for 0.2 goes on with this library and this daemon.  The archive has the library
+# Programs built for 0.2 go on with this library and this daemon.  The archive has the library
 # before its release, stripped, and this program: build both anew for the release, then never.
 if [ "$(uname -m)" = x86_64 ]; then
 	mkdir "$T/0.2"
