@@ -3,7 +3,9 @@
 # wheel.sh [SUITE...] - install the wheel on a bare Debian 12 and 13 as an ordinary user,
 # start a daemon without a mount, save and load blocks, reach a web server whose certificate the
 # distribution trusts (wherever it keeps its file), start and share a daemon with the path "auto",
-# also under the conditions of containers, and uninstall.  Exits 77 as bare.sh does.
+# also under the conditions of containers, and uninstall.  With ENGINES=FOLDER, an environment of
+# connectors/tests/engines.sh, vLLM finds on Debian 12 what another vLLM has saved.  Exits 77 as
+# bare.sh does.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/debian
@@ -116,6 +118,37 @@ if touch $root/srv/x; then exit 1; fi
 as_user env
 as_user /srv/without uring /srv/without mbind
 END
+cat >"$T/engines.py" <<'END'
+"""vLLM with the connector's defaults: the second engine loads what the first has saved."""
+import os, subprocess, sys
+sys.path.insert(0, "/srv")
+if not sys.argv[1:]:
+    subprocess.run([sys.executable, "/srv/models.py", "qwen", os.path.expanduser("~/model")], check=True)
+    runs = [subprocess.run([sys.executable, __file__, "run"], check=True, stdout=subprocess.PIPE, text=True).stdout
+            for _ in range(2)]
+    (first, cached), (again, found) = (run.strip().split("\n")[-1].split(":") for run in runs)
+    assert first == again and cached == "0" and int(found) >= 1000, runs
+    print(f"vllm: {found} tokens of 1200 loaded")
+    sys.exit()
+os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0")
+import cpu
+from vllm import LLM, SamplingParams
+llm = LLM(model=os.path.expanduser("~/model"), skip_tokenizer_init=True, dtype="float32", enforce_eager=True, seed=0,
+          max_model_len=2048, max_num_batched_tokens=2048, disable_log_stats=False, distributed_executor_backend="uni",
+          kv_transfer_config={"kv_connector": "KvfsConnector", "kv_connector_module_path": "kvfs.vllm", "kv_role": "kv_both"})
+got = llm.generate([{"prompt_token_ids": [i * i % 1000 + 3 for i in range(1200)]}],
+                   SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, detokenize=False), use_tqdm=False)[0]
+print(f"{list(got.outputs[0].token_ids)}:{got.num_cached_tokens}")
+sys.stdout.flush()
+llm.llm_engine.engine_core.shutdown()
+END
+cat >"$T/vllm.sh" <<'END'
+cd ~
+packages=$(echo ~/env/lib/python3.*/site-packages):$(echo /opt/engines/lib/python3.*/site-packages)
+export PYTHONPATH=$packages PYTHONSAFEPATH=1
+python3 -W ignore /srv/engines.py
+sleep 1
+END
 cat >"$T/site.py" <<'END'
 import http.server, ssl
 server = http.server.HTTPServer(("127.0.0.1", 8443), http.server.SimpleHTTPRequestHandler)
@@ -172,7 +205,7 @@ echo 'cd ~; env/bin/pip uninstall -q -y kvfs; ! find env -name "*kvfs*" | grep .
 [ $# -gt 0 ] || set -- bookworm trixie
 for suite; do
 	R=$T/$suite
-	debian $suite "$R" --include=python3-venv,ca-certificates || fail "mmdebstrap $suite"
+	debian $suite "$R" --include=python3-venv,ca-certificates${ENGINES:+,libnuma1} || fail "mmdebstrap $suite"
 	cp "$wheel" "$T"/*.{py,sh} "$T"/site.{key,pem} "$R/srv"
 	chmod 644 "$R"/srv/*
 	cp "$T/without" "$R/srv"
@@ -195,6 +228,14 @@ for suite; do
 	echo "# auto.sh on $suite"
 	inside "$R" 600 bash -eux /srv/auto.sh >"$T/out" 2>&1 || fail "path=auto fails"
 	[ "$(grep -c '^shared:' "$T/out")" = 9 ] || fail "path=auto has not been tried under each condition"
+	if [ $suite = bookworm ] && [ -n "${ENGINES:-}" ]; then
+		cp connectors/tests/{models,cpu}.py "$T/engines.py" "$R/srv" && mkdir "$R/opt/engines" || fail "engines.py"
+		mount --bind "$ENGINES" "$R/opt/engines" || fail "$ENGINES cannot be mounted"
+		as_user vllm.sh >"$T/out" 2>&1
+		rc=$?
+		umount -l "$R/opt/engines"
+		grep '^vllm: ' "$T/out" && [ $rc = 0 ] || fail "vLLM"
+	fi
 	as_user uninstall.sh >"$T/out" 2>&1 || fail "uninstall leaves files"
 	echo "$(. "$R/etc/os-release" && echo "$PRETTY_NAME"): installed, used and uninstalled"
 done
