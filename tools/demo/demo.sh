@@ -111,7 +111,7 @@ build_package() {
 	ln -s "$PWD/kernels/kvfs.h" "$prefix/include/"
 	ln -s "$B/libkvfs.so" "$prefix/lib/libkvfs.so"
 	ln -s "$B/libkvfs.so" "$prefix/lib/libkvfs.so.1"
-	printf 'prefix=%s\nName: kvfs\nDescription: kvfs\nVersion: 0\n' "$prefix" >"$prefix/lib/pkgconfig/kvfs.pc"
+	printf 'prefix=%s\nlibdir=${prefix}/lib\nName: kvfs\nDescription: kvfs\nVersion: 0\n' "$prefix" >"$prefix/lib/pkgconfig/kvfs.pc"
 	cp -r connectors/kvfs connectors/build_native.py connectors/native.c "$work/package/"
 	(cd "$work/package" && PKG_CONFIG_PATH=$prefix/lib/pkgconfig "$python" build_native.py) >"$work/built" 2>&1 ||
 		{ cat "$work/built" && fail "the Python package does not build"; }
