@@ -202,10 +202,9 @@ static size_t on_body(char *data, size_t one, size_t n, void *arg)
 			return 0;
 		t->verdict =
 			kv_op_failed(op, -EPROTO, "the answer does not end");
+	} else if (!(longer = realloc(x->text, end + 1))) {
+		t->verdict = -ENOMEM;
 	} else {
-		longer = realloc(x->text, end + 1);
-		if (!longer)
-			return 0;
 		x->text = longer;
 		memcpy(x->text + x->text_bytes, data, n);
 		x->text_bytes = end;
