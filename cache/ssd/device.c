@@ -48,7 +48,7 @@
 /* More than the tries to write two bad slots, and to zero them. */
 #define ERRORS 16u
 #define PACE_NS 4e8	       /* recent writing time that is measured */
-#define FORGET_NS 10000000000u /* an idle device is tried again after this */
+#define FORGET_NS 10000000000u /* an idle device is measured anew after this */
 #define STRANGE "store=%s: not empty, and not part of this store"
 #define NEW_LINK "link.new"
 
@@ -311,7 +311,7 @@ void kv_devices_close(struct kv_cache *cache)
 
 /* ---- placing ---- */
 
-/* Return the ns that a device takes to write a byte.  Before its first write it
+/* Return the ns that a device takes to write a byte.  One without a recent write
  * counts as quick, so that it is tried. */
 static double pace(const struct kv_device *device)
 {
@@ -319,11 +319,11 @@ static double pace(const struct kv_device *device)
 				      : .1;
 }
 
-double kv_device_delay(const struct kv_device *device, uint64_t bytes)
+double kv_device_delay(struct kv_device *device, uint64_t bytes)
 {
-	return device->writing || kv_now_ns() - device->since < FORGET_NS
-		       ? (double)(device->writing + bytes) * pace(device)
-		       : 0;
+	if (!device->writing && kv_now_ns() - device->since >= FORGET_NS)
+		device->busy_ns = device->busy_bytes = 0;
+	return (double)(device->writing + bytes) * pace(device);
 }
 
 void kv_device_begin(struct kv_device *device, uint64_t bytes)
@@ -348,7 +348,7 @@ void kv_device_end(struct kv_device *device, uint64_t bytes)
 	}
 }
 
-bool kv_device_idle(const struct kv_device *device, uint64_t bytes, double busy)
+bool kv_device_idle(struct kv_device *device, uint64_t bytes, double busy)
 {
 	return !device->failed && device->full_until <= kv_now_ns() &&
 	       kv_device_delay(device, bytes) < busy;

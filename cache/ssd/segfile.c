@@ -223,8 +223,7 @@ void kv_extents_open_file(struct kv_segfile *file)
 
 /* Return whether device @a ends a write of @bytes in less than half of the time
  * of @b; or in about the same time, and got less to write. */
-static bool is_idler(const struct kv_device *a, const struct kv_device *b,
-		     uint64_t bytes)
+static bool is_idler(struct kv_device *a, struct kv_device *b, uint64_t bytes)
 {
 	const double x = kv_device_delay(a, bytes);
 	const double y = kv_device_delay(b, bytes);
@@ -402,10 +401,9 @@ static double busy_from(const struct kv_segfile *file)
 
 /* Return whether a file should be made on an idler device than that of @file,
  * which is busy: while half of the bytes for files are free. */
-static bool wants_another(const struct kv_cache *cache,
-			  const struct kv_segfile *file)
+static bool wants_another(struct kv_cache *cache, const struct kv_segfile *file)
 {
-	const struct kv_ssd *ssd = &cache->ssd;
+	struct kv_ssd *ssd = &cache->ssd;
 	const double busy = busy_from(file);
 
 	if (busy < BUSY_NS / 2 || !room_for_file(cache) ||

@@ -25,16 +25,15 @@ struct kv_device *kv_device_get(struct kv_cache *cache, const char *path);
 /* Link file @id of @device from STORE/segments, in place of an older link. */
 int kv_device_link(struct kv_cache *cache, const struct kv_device *device,
 		   uint32_t id);
-/* Return the expected ns until a write of @bytes ends that now begins; 0 if
+/* Return the expected ns until a write of @bytes ends that now begins; little if
  * @device was idle for long and is to be measured again. */
-double kv_device_delay(const struct kv_device *device, uint64_t bytes);
+double kv_device_delay(struct kv_device *device, uint64_t bytes);
 /* Count a write that begins, or one that has ended, and measure its time. */
 void kv_device_begin(struct kv_device *device, uint64_t bytes);
 void kv_device_end(struct kv_device *device, uint64_t bytes);
 /* Return whether files may be made on @device, and kv_device_delay is below
  * @busy. */
-bool kv_device_idle(const struct kv_device *device, uint64_t bytes,
-		    double busy);
+bool kv_device_idle(struct kv_device *device, uint64_t bytes, double busy);
 /* Return the device with the largest part of its space free, for the next segment
  * file, of those for which kv_device_idle holds; NULL: there is none.  The part of
  * a device that takes more than twice as long as the fastest counts less by that

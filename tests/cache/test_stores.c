@@ -149,6 +149,24 @@ static void directories_of_one_speed_get_equal_parts(void **state)
 	assert_in_range(there, 90, 210);
 }
 
+static void a_directory_that_was_slow_once_is_used_again(void **state)
+{
+	struct small *s = *state;
+	struct kv_device *device = &s->cache->ssd.devices[1];
+	unsigned there;
+
+	save(s, FIRST, FIRST + 200);
+	while (small_busy(s))
+		usleep(1000);
+	kv_lock(s->cache);
+	device->busy_ns += 1e12;
+	device->since -= 11000000000; /* the last write ended 11 s ago */
+	kv_unlock(s->cache);
+	save(s, FIRST + 200, FIRST + 500);
+	there = count_more(s, FIRST + 200, FIRST + 500);
+	assert_in_range(there, 60, 240);
+}
+
 /* ---- failed writes ---- */
 
 /* Let @n writes to the second directory fail with @error, those of at most @above
@@ -234,6 +252,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			directories_of_one_speed_get_equal_parts, set_up_alike,
 			tear_down),
+		cmocka_unit_test_setup_teardown(
+			a_directory_that_was_slow_once_is_used_again,
+			set_up_alike, tear_down),
 		cmocka_unit_test_setup_teardown(
 			a_single_failed_write_is_repeated, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(

@@ -14,12 +14,18 @@ start2() { start "store=$D${1:+,$1}" 2> "$T/log" || fail "start: $(cat "$T/log")
 files() { find "$1/segments" -name '*.seg' -type f | wc -l; }
 refused() { not "$1" "$2" "$B/kvfs" -o "$BASE,control=$T/other.sock,store=$3" "$4" none; }
 
-# Both directories get files, and an owner keeps both.
-start2
-eq "saved" "$(figure done "$(blocks durable 0 $N)")" $N
-[ "$(files "$S")" -gt 2 ] && [ "$(files "$D")" -gt 2 ] ||
-	fail "files: $(files "$S") and $(files "$D")"
-[ $(($(files "$S") - $(files "$D"))) -lt 4 ] || fail "files are not shared"
+# Both directories get files, and an owner keeps both.  If the disk is slow in the first
+# write to one of them, that one gets few files: then once more, with a new store.
+shared() { [ "$(files "$S")" -gt 5 ] && [ "$(files "$D")" -gt 5 ]; }
+for try in 1 2 3; do
+	start2
+	eq "saved" "$(figure done "$(blocks durable 0 $N)")" $N
+	! shared || break
+	echo "files: $(files "$S") and $(files "$D")"
+	[ $try -lt 3 ] || fail "files are not shared"
+	stop
+	rm -r "$S" "$D"
+done
 grep -qx "store_dir=$D" "$M/.kvfs/config" || fail "config lacks the directory"
 refused "a directory in use" "in use by another kvfs (pid $(daemon_pids))" "$D" "$T/other"
 stop
