@@ -11,6 +11,7 @@
 # two do so, the run fails.
 B=$(realpath "${B:-build}")
 export B
+apart=$(dirname "$(realpath "$0")")/apart
 jobs=${JOBS:-$(($(nproc) + 2))}
 run=$(mktemp -d "$B/run.XXXXXX") || exit 1
 trap 'rm -rf "$run"' EXIT
@@ -18,15 +19,11 @@ trap 'kill $(jobs -p) 2> /dev/null; exit 1' INT TERM
 passed=0 failed=0 skipped=0 unsteady=0
 declare -A test_of name_of log_of began
 
-# A mount namespace that a test makes would keep the mounts of the tests beside it.
-isolate=
-[ "$(id -u)" = 0 ] && unshare -m true 2> /dev/null && isolate='unshare -m'
-
 begin() { # begin TEST: start it in the background, in a folder of its own
 	local at log=$run/${1//\//_}$retrying
 	at=$(realpath "$1")
 	mkdir "$log.dir"
-	(cd "$log.dir" && exec timeout -k 10 1200 $isolate "$at") > "$log" 2>&1 < /dev/null &
+	(cd "$log.dir" && exec timeout -k 10 1200 "$apart" "$at") > "$log" 2>&1 < /dev/null &
 	test_of[$!]=$1 name_of[$!]=${1#build*/} log_of[$!]=$log began[$!]=$SECONDS
 }
 end() { # wait for one test, and count it
