@@ -31,7 +31,7 @@
 
 static void settle_locked(struct kv_cache *cache, struct kv_block *block)
 {
-	struct kv_unlinked **link, *unlinked;
+	struct kv_unlinked *unlinked;
 	struct kv_slot *slot = block->slot;
 
 	kv_assert_locked(&cache->lock);
@@ -43,12 +43,10 @@ static void settle_locked(struct kv_cache *cache, struct kv_block *block)
 		kv_slot_give_locked(cache, slot);
 	if (block->file != KV_NONE)
 		kv_extent_detach_locked(cache, block, true);
-	link = kv_unlinked_find(cache, block);
-	unlinked = *link;
-	if (unlinked) {
-		*link = unlinked->next;
-		free(unlinked);
-	}
+	unlinked = kv_unlinked_find(cache, block);
+	if (unlinked)
+		LIST_REMOVE(unlinked, bucket);
+	free(unlinked);
 	kv_table_free(cache, block);
 }
 
@@ -124,7 +122,10 @@ static int remove_block(struct kv_cache *cache, struct kv_block *block,
 		r = -ENOENT;
 	if (r == 0 && unlinked && block->file != KV_NONE) {
 		unlinked->block = block->number;
-		*kv_unlinked_find(cache, block) = kv_steal(unlinked);
+		LIST_INSERT_HEAD(
+			&cache->ssd.unlinked[block->number % UNLINKED_BUCKETS],
+			unlinked, bucket);
+		unlinked = NULL;
 	}
 	if (r == 0) {
 		cache->stats.removed++;

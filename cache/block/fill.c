@@ -22,7 +22,7 @@
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
 
-static struct kv_fill **bucket_of(struct kv_cache *cache,
+static struct kv_fills *bucket_of(struct kv_cache *cache,
 				  const struct kv_key *key)
 {
 	uint32_t hash;
@@ -44,12 +44,13 @@ struct kv_fill *kv_fill_find_locked(struct kv_cache *cache,
 				    struct kv_space *space,
 				    const struct kv_key *key)
 {
-	struct kv_fill *fill = *bucket_of(cache, key);
+	struct kv_fill *fill;
 
 	kv_assert_locked(&cache->lock);
-	while (fill && (fill->space != space ||
-			!kv_key_equal(&fill->key, key) || stale(fill)))
-		fill = fill->next;
+	LIST_FOREACH(fill, bucket_of(cache, key), bucket)
+		if (fill->space == space && kv_key_equal(&fill->key, key) &&
+		    !stale(fill))
+			break;
 	return fill;
 }
 
@@ -59,7 +60,7 @@ void kv_fills_stale_locked(struct kv_cache *cache, struct kv_space *space)
 
 	kv_assert_locked(&cache->lock);
 	for (size_t i = 0; i < SAVING_BUCKETS; i++)
-		for (fill = cache->saving[i]; fill; fill = fill->next)
+		LIST_FOREACH(fill, &cache->saving[i], bucket)
 			if (fill->space == space && stale(fill))
 				kv_wants_fail_locked(cache, &fill->waiters,
 						     -ENOENT);
@@ -170,7 +171,6 @@ int kv_fill_begin(struct kv_cache *cache, struct kv_space *space,
 		  struct kv_fill **ret_fill)
 {
 	struct kv_fill *fill = calloc(1, sizeof(*fill));
-	struct kv_fill **bucket;
 	struct kv_slot *slot;
 	int r;
 
@@ -187,9 +187,7 @@ int kv_fill_begin(struct kv_cache *cache, struct kv_space *space,
 		fill->layout = space->layout;
 		if (key) {
 			fill->key = *key;
-			bucket = bucket_of(cache, key);
-			fill->next = *bucket;
-			*bucket = fill;
+			LIST_INSERT_HEAD(bucket_of(cache, key), fill, bucket);
 			cache->stats.saving++;
 		}
 	}
@@ -238,13 +236,9 @@ int kv_fill_may_hold(struct kv_cache *cache, struct kv_space *space,
 /* End the fill, and restart the wants that wait for it. */
 static void end_locked(struct kv_cache *cache, struct kv_fill *fill)
 {
-	struct kv_fill **link = bucket_of(cache, &fill->key);
-
 	kv_assert_locked(&cache->lock);
 	if (fill->key.len) {
-		while (*link != fill)
-			link = &(*link)->next;
-		*link = fill->next;
+		LIST_REMOVE(fill, bucket);
 		cache->stats.saving--;
 	}
 	kv_wants_restart_locked(cache, &fill->waiters);

@@ -183,7 +183,7 @@ struct kv_read {
 	int status;
 	bool again; /* a try failed at the block's slot: this is the last one */
 	bool expired; /* timed out: no more wants may wait for this read */
-	struct kv_read *bucket;
+	LIST_ENTRY(kv_read) bucket; /* entry in cache->reads */
 	STAILQ_ENTRY(kv_read) link;
 };
 
@@ -214,7 +214,7 @@ struct kv_bounce {
 	struct buffer buffers[BUFFERS];
 };
 
-static struct kv_read **bucket_of(struct kv_cache *cache,
+static struct kv_reads *bucket_of(struct kv_cache *cache,
 				  const struct kv_block *block)
 {
 	return &cache->reads[block->number % READ_BUCKETS];
@@ -320,7 +320,7 @@ void kv_reads_expire_locked(struct kv_cache *cache)
 
 	kv_assert_locked(&cache->lock);
 	for (unsigned i = 0; i < READ_BUCKETS; i++)
-		for (read = cache->reads[i]; read; read = read->bucket) {
+		LIST_FOREACH(read, &cache->reads[i], bucket) {
 			if (now - read->since < patience)
 				continue;
 			cache->room |= !read->expired;
@@ -335,13 +335,9 @@ static void read_end(struct kv_read *read, int status)
 	struct kv_cache *cache = read->cache;
 	struct kv_block *block = read->block;
 	struct kv_slot *slot = read->slot;
-	struct kv_read **link;
 
 	kv_lock(cache);
-	link = bucket_of(cache, block);
-	while (*link != read)
-		link = &(*link)->bucket;
-	*link = read->bucket;
+	LIST_REMOVE(read, bucket);
 	block->flags &= ~BLOCK_READING & 0xff;
 	if (block->moved)
 		kv_extent_delete_locked(cache, kv_block_space(cache, block),
@@ -501,7 +497,7 @@ int kv_reader_stop(struct kv_cache *cache)
 		any = false;
 		kv_lock(cache);
 		for (unsigned i = 0; i < READ_BUCKETS && !any; i++)
-			any = cache->reads[i];
+			any = !LIST_EMPTY(&cache->reads[i]);
 		stuck = kv_health_stuck_locked(cache, true).reads > 0;
 		kv_unlock(cache);
 		if (any && !stuck)
@@ -563,8 +559,7 @@ static int read_new(struct kv_cache *cache, struct kv_block *block,
 		read->io.bytes = slot_bytes(block);
 		read->io.done = read_done;
 	}
-	read->bucket = *bucket_of(cache, block);
-	*bucket_of(cache, block) = read;
+	LIST_INSERT_HEAD(bucket_of(cache, block), read, bucket);
 	block->flags |= BLOCK_READING;
 	block->refs++;
 	cache->reads_begun++;
@@ -575,12 +570,13 @@ static int read_new(struct kv_cache *cache, struct kv_block *block,
 int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 			struct kv_want *want)
 {
-	struct kv_read *read = *bucket_of(cache, block);
+	struct kv_read *read;
 	int r;
 
 	kv_assert_locked(&cache->lock);
-	while (read && read->block != block)
-		read = read->bucket;
+	LIST_FOREACH(read, bucket_of(cache, block), bucket)
+		if (read->block == block)
+			break;
 	if (read && read->expired)
 		return -ETIMEDOUT;
 	if (read) {

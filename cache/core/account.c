@@ -14,6 +14,8 @@
  *
  * LOCKING   accounts->lock, a leaf, guards every field not marked constant.
  */
+#include <sys/queue.h>
+
 #include "cache/core/account.h"
 #include "common/rate.h"
 
@@ -29,7 +31,7 @@ struct kv_account {
 	unsigned refs;
 	uint64_t held[KV_FINITE_END];
 	struct kv_bucket spaces; /* spaces that the user may create */
-	struct kv_account *next;
+	LIST_ENTRY(kv_account) bucket;
 };
 
 struct kv_accounts {
@@ -38,7 +40,7 @@ struct kv_accounts {
 	bool squash;	 /* constant: uid 0 is no operator */
 	uint64_t memory; /* constant: total of KV_FINITE_MEMORY */
 	uint64_t used[KV_FINITE_END];
-	struct kv_account *buckets[BUCKETS];
+	LIST_HEAD(bucket, kv_account) buckets[BUCKETS];
 };
 
 static const uint64_t totals[KV_FINITE_END] = {
@@ -74,8 +76,8 @@ void kv_accounts_free(struct kv_accounts *accounts)
 	if (!accounts)
 		return;
 	for (unsigned i = 0; i < BUCKETS; i++)
-		while ((account = accounts->buckets[i])) {
-			accounts->buckets[i] = account->next;
+		while ((account = LIST_FIRST(&accounts->buckets[i]))) {
+			LIST_REMOVE(account, bucket);
 			free(account);
 		}
 	pthread_mutex_destroy(&accounts->lock);
@@ -100,16 +102,17 @@ static bool is_operator(const struct kv_account *account)
 
 struct kv_account *kv_account_get(struct kv_accounts *accounts, uint32_t uid)
 {
-	struct kv_account **at = &accounts->buckets[uid % BUCKETS], *account;
+	struct bucket *bucket = &accounts->buckets[uid % BUCKETS];
+	struct kv_account *account;
 
 	pthread_mutex_lock(&accounts->lock);
-	while (*at && (*at)->uid != uid)
-		at = &(*at)->next;
-	account = *at ? *at : calloc(1, sizeof(*account));
-	if (account && !*at) {
+	LIST_FOREACH(account, bucket, bucket)
+		if (account->uid == uid)
+			break;
+	if (!account && (account = calloc(1, sizeof(*account)))) {
 		account->accounts = accounts;
 		account->uid = uid;
-		*at = account;
+		LIST_INSERT_HEAD(bucket, account, bucket);
 	}
 	if (account)
 		account->refs++;
@@ -135,7 +138,7 @@ struct kv_account *kv_account_hold(struct kv_account *account)
 void kv_account_put(struct kv_account *account)
 {
 	struct kv_accounts *accounts;
-	struct kv_account **at;
+	struct kv_account *next;
 
 	if (!account)
 		return;
@@ -143,15 +146,14 @@ void kv_account_put(struct kv_account *account)
 	pthread_mutex_lock(&accounts->lock);
 	account->refs--;
 	/* Free the accounts in the bucket that are neither held nor in debt. */
-	at = &accounts->buckets[account->uid % BUCKETS];
-	while ((account = *at)) {
+	account = LIST_FIRST(&accounts->buckets[account->uid % BUCKETS]);
+	for (; account; account = next) {
+		next = LIST_NEXT(account, bucket);
 		(void)kv_bucket_fill(&account->spaces, 1, SPACES_AT_ONCE);
 		if (account->refs > 0 ||
-		    account->spaces.credit < SPACES_AT_ONCE) {
-			at = &account->next;
+		    account->spaces.credit < SPACES_AT_ONCE)
 			continue;
-		}
-		*at = account->next;
+		LIST_REMOVE(account, bucket);
 		free(account);
 	}
 	pthread_mutex_unlock(&accounts->lock);

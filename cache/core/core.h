@@ -510,7 +510,7 @@ struct kv_moves {
 struct kv_unlinked {
 	uint32_t block;
 	struct kv_slot_record record;
-	struct kv_unlinked *next; /* next record in the hash bucket */
+	LIST_ENTRY(kv_unlinked) bucket; /* entry in ssd->unlinked */
 };
 
 /* Blocks that wait for their common parent to be written first. */
@@ -577,8 +577,9 @@ struct kv_ssd {
 	uint64_t written_bytes;	    /* bytes of slots waiting for the commit */
 	struct kv_deletions deletions;
 	struct kv_moves moves;
-	struct kv_unlinked *unlinked[UNLINKED_BUCKETS];	 /* by block number */
-	LIST_HEAD(, kv_open_charge) opens[OPEN_BUCKETS]; /* by block number */
+	/* hash tables by block number */
+	LIST_HEAD(, kv_unlinked) unlinked[UNLINKED_BUCKETS];
+	LIST_HEAD(, kv_open_charge) opens[OPEN_BUCKETS];
 	struct kv_updates updates;
 	/* commits_begun: number of the committer's rounds; put: number of
 	 * blocks that the committer has recorded in the index */
@@ -652,7 +653,7 @@ struct kv_fill {
 	bool fetched;
 	struct kv_want *holder;	 /* leases the sealed block; or NULL */
 	struct kv_want *waiters; /* wants of this key that wait for the seal */
-	struct kv_fill *next;	 /* next in the bucket of cache->saving */
+	LIST_ENTRY(kv_fill) bucket; /* entry in cache->saving */
 };
 
 #define SAVING_BUCKETS 4096
@@ -742,8 +743,8 @@ struct kv_cache {
 	struct kv_pins pins;
 	struct kv_snapshots snapshots;
 	struct kv_ssd ssd;
-	struct kv_fill *saving[SAVING_BUCKETS]; /* fills with a key */
-	struct kv_read *reads[READ_BUCKETS];	/* reads in flight, by block */
+	LIST_HEAD(kv_fills, kv_fill) saving[SAVING_BUCKETS]; /* with a key */
+	LIST_HEAD(kv_reads, kv_read) reads[READ_BUCKETS]; /* by block number */
 	TAILQ_HEAD(, kv_acquire) short_of_room; /* acquires waiting for room */
 	uint64_t hint_reads; /* bytes that prefetches are reading from SSD */
 	bool room;	     /* there may be room: retry @short_of_room */

@@ -99,21 +99,22 @@ bool kv_slot_idle(const struct kv_slot *slot)
 	       !slot->pinned && !kv_block_dirty(slot->block);
 }
 
-struct kv_unlinked **kv_unlinked_find(struct kv_cache *cache,
-				      const struct kv_block *block)
+struct kv_unlinked *kv_unlinked_find(struct kv_cache *cache,
+				     const struct kv_block *block)
 {
-	struct kv_unlinked **link =
-		&cache->ssd.unlinked[block->number % UNLINKED_BUCKETS];
+	struct kv_unlinked *u;
 
-	while (*link && (*link)->block != block->number)
-		link = &(*link)->next;
-	return link;
+	LIST_FOREACH(u, &cache->ssd.unlinked[block->number % UNLINKED_BUCKETS],
+		     bucket)
+		if (u->block == block->number)
+			break;
+	return u;
 }
 
 int kv_record_in_memory(struct kv_cache *cache, const struct kv_block *block,
 			struct kv_slot_record *ret_record, uint64_t *ret_id)
 {
-	const struct kv_unlinked *unlinked = *kv_unlinked_find(cache, block);
+	const struct kv_unlinked *unlinked = kv_unlinked_find(cache, block);
 
 	kv_assert_locked(&cache->lock);
 	if (block->slot) {

@@ -23,10 +23,9 @@ bool kv_record_agrees(const struct kv_slot_record *record, const void *bytes);
 int kv_slot_copy(const struct kv_slot *to, const struct kv_slot *from,
 		 uint64_t length);
 
-/* Return the link to the record of a removed block that is still open; *link is
- * NULL if there is none. */
-struct kv_unlinked **kv_unlinked_find(struct kv_cache *cache,
-				      const struct kv_block *block);
+/* Return the record of a removed block that is still open, or NULL. */
+struct kv_unlinked *kv_unlinked_find(struct kv_cache *cache,
+				     const struct kv_block *block);
 /* Return 0 and the record of @block if the record is in memory; else 1 and the
  * id of the SSD slot, which is the record's key in the index. */
 int kv_record_in_memory(struct kv_cache *cache, const struct kv_block *block,

@@ -15,16 +15,6 @@
  */
 #include "cache/core/turns.h"
 
-static struct kv_turn **link_to(struct kv_turns *turns, uint32_t uid)
-{
-	struct kv_turn **at =
-		&turns->buckets[uid % KV_ARRAY_LEN(turns->buckets)];
-
-	while (*at && (*at)->uid != uid)
-		at = &(*at)->next;
-	return at;
-}
-
 static struct kv_turn *turn_new(struct kv_turns *turns, uint32_t uid)
 {
 	struct kv_turn *turn = calloc(1, turns->bytes);
@@ -52,8 +42,8 @@ void kv_turns_fini(struct kv_turns *turns)
 	struct kv_turn *turn;
 
 	for (size_t i = 0; i < KV_ARRAY_LEN(turns->buckets); i++)
-		while ((turn = turns->buckets[i])) {
-			turns->buckets[i] = turn->next;
+		while ((turn = LIST_FIRST(&turns->buckets[i]))) {
+			LIST_REMOVE(turn, bucket);
 			free(turn);
 		}
 	free(turns->shared);
@@ -61,14 +51,20 @@ void kv_turns_fini(struct kv_turns *turns)
 
 struct kv_turn *kv_turn_get(struct kv_turns *turns, uint32_t uid)
 {
-	struct kv_turn **at = link_to(turns, uid);
+	const size_t at = uid % KV_ARRAY_LEN(turns->buckets);
+	struct kv_turn *turn;
 
-	if (!*at)
-		*at = turn_new(turns, uid);
-	if (!*at)
-		return turns->shared;
-	(*at)->refs++;
-	return *at;
+	LIST_FOREACH(turn, &turns->buckets[at], bucket)
+		if (turn->uid == uid)
+			break;
+	if (!turn) {
+		turn = turn_new(turns, uid);
+		if (!turn)
+			return turns->shared;
+		LIST_INSERT_HEAD(&turns->buckets[at], turn, bucket);
+	}
+	turn->refs++;
+	return turn;
 }
 
 void kv_turn_hold(struct kv_turn *turn)
@@ -80,7 +76,7 @@ void kv_turn_put(struct kv_turns *turns, struct kv_turn *turn)
 {
 	if (turn == turns->shared || --turn->refs > 0)
 		return;
-	*link_to(turns, turn->uid) = turn->next;
+	LIST_REMOVE(turn, bucket);
 	free(turn);
 }
 

@@ -22,13 +22,13 @@ struct kv_turn {
 	uint64_t out;	/* cost in flight of the queue */
 	bool served;	/* the queue was charged since start or resume */
 	bool first; /* had no turn before the stop: resume the queue first */
-	struct kv_turn *next;
+	LIST_ENTRY(kv_turn) bucket;
 	TAILQ_ENTRY(kv_turn) link;
 };
 
 struct kv_turns {
 	TAILQ_HEAD(, kv_turn) busy; /* queues with work, the next one first */
-	struct kv_turn *buckets[64];
+	LIST_HEAD(, kv_turn) buckets[64]; /* hash table by uid */
 	struct kv_turn *shared; /* shared by users without memory for a queue */
 	size_t bytes, n_busy;
 	uint64_t out; /* cost in flight, summed over all queues */

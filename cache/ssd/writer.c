@@ -740,8 +740,8 @@ void kv_ssd_fini(struct kv_cache *cache)
 	}
 	tdestroy(ssd->orphans, free);
 	for (unsigned i = 0; i < UNLINKED_BUCKETS; i++)
-		while ((unlinked = ssd->unlinked[i])) {
-			ssd->unlinked[i] = unlinked->next;
+		while ((unlinked = LIST_FIRST(&ssd->unlinked[i]))) {
+			LIST_REMOVE(unlinked, bucket);
 			free(unlinked);
 		}
 	free(ssd->updates.items);

@@ -353,7 +353,7 @@ static inline bool small_busy(struct small *s)
 	any = cache->ssd.deletions.n || cache->ssd.writing ||
 	      cache->ssd.dirty || !LIST_EMPTY(&cache->ssd.flushing);
 	for (uint32_t i = 0; i < READ_BUCKETS; i++)
-		any |= cache->reads[i] != NULL;
+		any |= !LIST_EMPTY(&cache->reads[i]);
 	kv_unlock(cache);
 	return any;
 }
@@ -372,7 +372,7 @@ static inline void small_check(struct small *s)
 	must(!ssd->writing && !ssd->deletions.n && LIST_EMPTY(&ssd->flushing));
 	must(cache->stats.leases == 0);
 	for (uint32_t i = 0; i < READ_BUCKETS; i++)
-		must(!cache->reads[i]);
+		must(LIST_EMPTY(&cache->reads[i]));
 	for (uint32_t i = 0; i < ssd->n_files; i++) {
 		if (!ssd->files[i])
 			continue;
