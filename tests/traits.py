@@ -23,7 +23,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 135,
-    "lines": 72688,
+    "lines": 72677,
     "lines of Python": 9019,
     "largest circle": 10,
     "upward calls": 0,

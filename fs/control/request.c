@@ -102,7 +102,7 @@ struct kv_deadline *kv_deadline_first(const struct kv_deadlines *list)
 
 /* ---- requests ---- */
 
-static struct kv_request **bucket(struct kv_client *client, uint64_t tag)
+static struct kv_requests *bucket_of(struct kv_client *client, uint64_t tag)
 {
 	uint64_t h =
 		XXH3_64bits_withSeed(&tag, sizeof(tag), client->server->seed);
@@ -112,21 +112,18 @@ static struct kv_request **bucket(struct kv_client *client, uint64_t tag)
 
 struct kv_request *kv_request_find(struct kv_client *client, uint64_t tag)
 {
-	struct kv_request *request = *bucket(client, tag);
+	struct kv_request *request;
 
-	while (request && request->header.tag != tag)
-		request = request->next;
+	LIST_FOREACH(request, bucket_of(client, tag), bucket)
+		if (request->header.tag == tag)
+			break;
 	return request;
 }
 
 /* Remove @request from its client's hash table. */
 static void unlink_request(struct kv_request *request)
 {
-	struct kv_request **at = bucket(request->client, request->header.tag);
-
-	while (*at != request)
-		at = &(*at)->next;
-	*at = request->next;
+	LIST_REMOVE(request, bucket);
 	request->client->n_requests--;
 	request->client->n_held -= request->held;
 	request->client->n_wants -= request->leases;
@@ -155,7 +152,7 @@ int kv_request_new(struct kv_client *client, const struct kv_message *m,
 		   const struct kv_request_kind *kind, size_t bytes,
 		   void *ret_request)
 {
-	struct kv_request **at = bucket(client, m->header->tag), *request;
+	struct kv_request *request;
 	int r;
 
 	if (client->n_requests - client->n_held >= WIRE_PENDING_MAX)
@@ -175,8 +172,7 @@ int kv_request_new(struct kv_client *client, const struct kv_message *m,
 	request->came_ns = client->server->now_ns;
 	request->header = *m->header;
 	request->wait.space = m->space ? kv_space_get(m->space) : NULL;
-	request->next = *at;
-	*at = request;
+	LIST_INSERT_HEAD(bucket_of(client, m->header->tag), request, bucket);
 	client->n_requests++;
 	*(struct kv_request **)ret_request = request;
 	return 0;
@@ -294,8 +290,9 @@ void kv_requests_cancel(struct kv_client *client, bool abandon)
 	struct kv_request *request, *next;
 
 	for (size_t i = 0; i < KV_ARRAY_LEN(client->requests); i++)
-		for (request = client->requests[i]; request; request = next) {
-			next = request->next;
+		for (request = LIST_FIRST(&client->requests[i]); request;
+		     request = next) {
+			next = LIST_NEXT(request, bucket);
 			if (!request->pending)
 				continue;
 			if (abandon)
@@ -309,8 +306,9 @@ void kv_requests_release(struct kv_client *client)
 	struct kv_request *request, *next;
 
 	for (size_t i = 0; i < KV_ARRAY_LEN(client->requests); i++)
-		for (request = client->requests[i]; request; request = next) {
-			next = request->next;
+		for (request = LIST_FIRST(&client->requests[i]); request;
+		     request = next) {
+			next = LIST_NEXT(request, bucket);
 			if (!request->pending)
 				kv_request_end(request, true);
 		}

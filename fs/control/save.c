@@ -547,7 +547,7 @@ static int saving_new(struct kv_client *client,
 /* ---- the table of reservations ---- */
 
 struct kv_reservation_entry {
-	struct kv_reservation_entry *next;
+	LIST_ENTRY(kv_reservation_entry) bucket;
 	struct kv_reservation what;
 	uint32_t space;
 	struct kv_key key;
@@ -555,8 +555,8 @@ struct kv_reservation_entry {
 
 /* Return the bucket of @key.  The hash is seeded, so that no client can fill
  * one bucket to slow down others. */
-static struct kv_reservation_entry **bucket(struct kv_reservations *table,
-					    const struct kv_key *key)
+static struct kv_reservation_entries *bucket_of(struct kv_reservations *table,
+						const struct kv_key *key)
 {
 	uint64_t h = XXH3_64bits_withSeed(key->b, sizeof(key->b), table->seed);
 
@@ -569,7 +569,7 @@ static int add_reservation(struct kv_reservations *table, uint32_t space,
 			   const struct kv_key *key,
 			   const struct kv_reservation *what)
 {
-	struct kv_reservation_entry **at = bucket(table, key), *r;
+	struct kv_reservation_entry *r;
 
 	if (kv_account_charge(table->account, KV_FINITE_RESERVATIONS, 1) < 0)
 		return -ENOLCK;
@@ -579,24 +579,24 @@ static int add_reservation(struct kv_reservations *table, uint32_t space,
 		return -ENOMEM;
 	}
 	*r = (struct kv_reservation_entry){
-		.next = *at, .what = *what, .space = space, .key = *key};
-	*at = r;
+		.what = *what, .space = space, .key = *key};
+	LIST_INSERT_HEAD(bucket_of(table, key), r, bucket);
 	table->n++;
 	table->holds += what->hold;
 	return 0;
 }
 
-/* Return the link to @key's reservation, or to the NULL that ends its
- * bucket. */
-static struct kv_reservation_entry **
-link_to(struct kv_reservations *table, uint32_t space, const struct kv_key *key)
+/* Return @key's reservation, or NULL. */
+static struct kv_reservation_entry *
+find_reservation(struct kv_reservations *table, uint32_t space,
+		 const struct kv_key *key)
 {
-	struct kv_reservation_entry **at = bucket(table, key);
+	struct kv_reservation_entry *r;
 
-	while (*at &&
-	       ((*at)->space != space || !kv_key_equal(&(*at)->key, key)))
-		at = &(*at)->next;
-	return at;
+	LIST_FOREACH(r, bucket_of(table, key), bucket)
+		if (r->space == space && kv_key_equal(&r->key, key))
+			break;
+	return r;
 }
 
 /* Remove and return the reservation of @key, which must be in the table. */
@@ -604,10 +604,10 @@ static struct kv_reservation take_reservation(struct kv_reservations *table,
 					      uint32_t space,
 					      const struct kv_key *key)
 {
-	struct kv_reservation_entry **at = link_to(table, space, key), *r = *at;
+	struct kv_reservation_entry *r = find_reservation(table, space, key);
 	struct kv_reservation what = r->what;
 
-	*at = r->next;
+	LIST_REMOVE(r, bucket);
 	free(r);
 	kv_account_credit(table->account, KV_FINITE_RESERVATIONS, 1);
 	table->n--;
@@ -618,17 +618,15 @@ static struct kv_reservation take_reservation(struct kv_reservations *table,
 size_t kv_reservations_drop(struct kv_reservations *table,
 			    struct kv_cache *cache)
 {
+	struct kv_reservation_entry *r;
 	size_t n = table->n;
 
-	for (size_t i = 0; i < KV_ARRAY_LEN(table->buckets); i++) {
-		for (struct kv_reservation_entry *r = table->buckets[i], *next;
-		     r; r = next) {
-			next = r->next;
+	for (size_t i = 0; i < KV_ARRAY_LEN(table->buckets); i++)
+		while ((r = LIST_FIRST(&table->buckets[i]))) {
+			LIST_REMOVE(r, bucket);
 			kv_fill_drop(cache, r->what.fill);
 			free(r);
 		}
-		table->buckets[i] = NULL;
-	}
 	kv_account_credit(table->account, KV_FINITE_RESERVATIONS, n);
 	table->n = table->holds = 0;
 	return n;
@@ -674,7 +672,8 @@ int kv_request_reserve(struct kv_client *client, const struct kv_message *m)
 		if (r == 0)
 			r = begin_fill(client, header->flags, m->space,
 				       m->info.layout, &key, &reservation.fill);
-		if (r == 0 && *link_to(&client->reservations, m->info.id, &key))
+		if (r == 0 &&
+		    find_reservation(&client->reservations, m->info.id, &key))
 			r = -EBUSY; /* the older reservation is stale */
 		if (r == 0)
 			r = add_reservation(&client->reservations, m->info.id,
@@ -704,8 +703,8 @@ int kv_request_drop(struct kv_client *client, const struct kv_message *m)
 
 	for (uint32_t i = 0; i < n; i++) {
 		statuses[i].status = -ENOENT;
-		there = *link_to(&client->reservations, space,
-				 &server->keys[i]);
+		there = find_reservation(&client->reservations, space,
+					 &server->keys[i]);
 		if (!there ||
 		    (m->header->arg && m->header->arg != there->what.tag))
 			continue;
@@ -767,7 +766,7 @@ static bool has_reservation(struct kv_client *client, uint32_t space,
 			    struct kv_key *ret_key)
 {
 	return kv_wire_key(wire->key, wire->len, ret_key) == 0 &&
-	       *link_to(&client->reservations, space, ret_key);
+	       find_reservation(&client->reservations, space, ret_key);
 }
 
 static int prepare(struct saving *saving, const struct wire_save *wire,

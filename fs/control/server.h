@@ -254,7 +254,7 @@ struct kv_reservation {
 };
 
 struct kv_reservations {
-	struct kv_reservation_entry *buckets[256];
+	LIST_HEAD(kv_reservation_entries, kv_reservation_entry) buckets[256];
 	size_t n, holds; /* holds: number of reservations with `hold` */
 	uint64_t seed;
 	struct kv_account *account; /* the client's; borrowed */
@@ -324,7 +324,7 @@ struct kv_client {
 	struct kv_client_memory *staging;
 	struct kv_lents lents;
 	size_t n_lents;
-	struct kv_request *requests[256];   /* hash table by tag */
+	LIST_HEAD(kv_requests, kv_request) requests[256]; /* by tag */
 	size_t n_requests, n_held, n_wants; /* n_held: HELD requests */
 	uint64_t last_acquire; /* highest tag of a request with leases */
 	struct kv_reservations reservations;
@@ -414,9 +414,9 @@ struct kv_request_kind {
 };
 
 struct kv_request {
-	struct kv_wait wait;	 /* first */
-	struct kv_mail mail;	 /* mail to post when the work is done */
-	struct kv_request *next; /* in a bucket of client->requests */
+	struct kv_wait wait;	       /* first */
+	struct kv_mail mail;	       /* mail to post when the work is done */
+	LIST_ENTRY(kv_request) bucket; /* entry in client->requests */
 	TAILQ_ENTRY(kv_request) finished_link; /* user->finished */
 	struct kv_user *user;		       /* held */
 	struct kv_client *client; /* the sender; NULL: it is gone */

@@ -491,7 +491,7 @@ struct kv_upload {
 	struct kv_account *account;
 
 	/* only upload.c uses the following fields, under uploads->lock */
-	struct kv_upload *next; /* next upload in the hash bucket */
+	LIST_ENTRY(kv_upload) bucket;
 	unsigned refs, opens;
 	bool linked;
 	bool dropped; /* removed by unlink(2): never seal it */

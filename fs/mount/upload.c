@@ -34,8 +34,8 @@ struct kv_uploads {
 	unsigned sweeps; /* sweeper only */
 
 	pthread_mutex_t lock;
-	struct kv_upload *buckets[BUCKETS]; /* lock */
-	uint64_t serials;		    /* lock */
+	LIST_HEAD(, kv_upload) buckets[BUCKETS]; /* lock */
+	uint64_t serials;			 /* lock */
 };
 
 /* Return the bucket of a name, which is also the low bits of the serial, so that
@@ -103,14 +103,8 @@ static void free_upload(struct kv_upload *upload)
 
 static void unlink_locked(struct kv_upload *upload)
 {
-	struct kv_uploads *uploads = upload->uploads;
-	struct kv_upload **link;
-
-	kv_assert_locked(&uploads->lock);
-	link = &uploads->buckets[(uint8_t)upload->serial];
-	while (*link != upload)
-		link = &(*link)->next;
-	*link = upload->next;
+	kv_assert_locked(&upload->uploads->lock);
+	LIST_REMOVE(upload, bucket);
 	upload->linked = false;
 	upload->refs--; /* not the last reference: the caller has one */
 }
@@ -118,12 +112,10 @@ static void unlink_locked(struct kv_upload *upload)
 static void link_locked(struct kv_upload *upload)
 {
 	struct kv_uploads *uploads = upload->uploads;
-	struct kv_upload **bucket;
 
 	kv_assert_locked(&uploads->lock);
-	bucket = &uploads->buckets[(uint8_t)upload->serial];
-	upload->next = *bucket;
-	*bucket = upload;
+	LIST_INSERT_HEAD(&uploads->buckets[(uint8_t)upload->serial], upload,
+			 bucket);
 	upload->linked = true;
 	upload->refs++;
 }
@@ -144,12 +136,13 @@ static struct kv_upload *find_locked(struct kv_uploads *uploads,
 				     struct kv_space *space, const char *text,
 				     uid_t uid)
 {
-	struct kv_upload *u = uploads->buckets[bucket_of(text)];
+	struct kv_upload *u;
 
 	kv_assert_locked(&uploads->lock);
-	while (u && (u->space != space || u->maker != uid ||
-		     strcmp(u->text, text) != 0))
-		u = u->next;
+	LIST_FOREACH(u, &uploads->buckets[bucket_of(text)], bucket)
+		if (u->space == space && u->maker == uid &&
+		    strcmp(u->text, text) == 0)
+			break;
 	return u;
 }
 
@@ -182,9 +175,9 @@ int kv_upload_get(struct kv_uploads *uploads, uint64_t serial,
 	struct kv_upload *u;
 
 	pthread_mutex_lock(&uploads->lock);
-	u = uploads->buckets[(uint8_t)serial];
-	while (u && u->serial != serial)
-		u = u->next;
+	LIST_FOREACH(u, &uploads->buckets[(uint8_t)serial], bucket)
+		if (u->serial == serial)
+			break;
 	return found_unlock(uploads, u, ret_upload);
 }
 
@@ -456,11 +449,10 @@ static void sweep(void *arg)
 		pthread_mutex_lock(&uploads->lock);
 		now_ns = kv_now_ns(); /* not before any used_ns */
 		u = NULL;
-		for (unsigned i = 0; !u && i < BUCKETS; i++) {
-			u = uploads->buckets[i];
-			while (u && !is_left_behind(u, now_ns))
-				u = u->next;
-		}
+		for (unsigned i = 0; !u && i < BUCKETS; i++)
+			LIST_FOREACH(u, &uploads->buckets[i], bucket)
+				if (is_left_behind(u, now_ns))
+					break;
 		if (u) {
 			u->refs++;
 			unlink_locked(u);
@@ -500,8 +492,8 @@ void kv_uploads_free(struct kv_uploads *uploads)
 		return;
 	kv_periodic_stop(&uploads->sweeper);
 	for (unsigned i = 0; i < BUCKETS; i++)
-		while ((u = uploads->buckets[i])) {
-			uploads->buckets[i] = u->next;
+		while ((u = LIST_FIRST(&uploads->buckets[i]))) {
+			LIST_REMOVE(u, bucket);
 			free_upload(u);
 		}
 	pthread_mutex_destroy(&uploads->lock);
