@@ -46,7 +46,7 @@ policies = {r["policy"] for r in rows}
 assert len(rows) == 2 * len(policies) and policies == {"lru", "flru", "lhd", "bound"}
 assert all(0 <= r["hits"] <= r["blocks_asked"] == 11 for r in rows)
 P
-for policy in arc s3fifo sieve; do
+for policy in arc s3fifo sieve ARC S3-FIFO S3FIFO SIEVE; do
 	not "$policy is withdrawn" "$policy: withdrawn" "$R" --policy lru,$policy "$T/a"
 done
 for o in --csv "--plot $T/svg" "--mount $M"; do
