@@ -23,8 +23,8 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 135,
-    "lines": 72677,
-    "lines of Python": 9019,
+    "lines": 72701,
+    "lines of Python": 9029,
     "largest circle": 10,
     "upward calls": 0,
     "helpers with one caller, %": 14,

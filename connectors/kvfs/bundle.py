@@ -47,15 +47,16 @@ KEY = re.compile(r"(?:[0-9a-f]{32}|[0-9a-f]{64})\Z")
 ENCODING = {"encoding": "utf-8", "errors": "surrogateescape"}  # names are bytes
 
 USAGE = """\
-usage: kvfs-bundle SPACE [SNAPSHOT] >FILE
-       kvfs-bundle -x [-S] [-C MOUNTPOINT] <FILE
-       kvfs-bundle -t <FILE
+usage: kvfs-bundle [--json] SPACE [SNAPSHOT] >FILE
+       kvfs-bundle -x [-S] [-C MOUNTPOINT] [--json] <FILE
+       kvfs-bundle -t [--json] <FILE
   writes the blocks of the space at the path SPACE, or of its SNAPSHOT, to
   standard output, or
   -x    verifies and imports such a stream
   -C    imports into MOUNTPOINT instead of the current directory
   -S    imports also into a space that belongs to another user
   -t    verifies the stream and changes nothing
+  --json  prints the numbers of blocks, of an export on standard error
 status: 0 all blocks, 1 some blocks are missing (reported), 2 error, 16 usage
 """
 
@@ -292,9 +293,10 @@ class Export:
             self._put_block(key)
         self._put("", st, tarfile.DIRTYPE, b"", BUNDLE, f"{END}{self.written}")
         self._write(bytes(2 * tarfile.BLOCKSIZE))
+        self.blocks = self.written + self.missing
         if self.missing == 0:
             return 0
-        say(f"blocks not there any more: {self.missing} of {self.written + self.missing}")
+        say(f"blocks not there any more: {self.missing} of {self.blocks}")
         return STATUS_INCOMPLETE
 
 
@@ -339,7 +341,7 @@ class Import:
         self.name: str | None = None  # None until the first member has been read
         self.space: int | None = None  # the space's directory
         self.has_layout = False
-        self.blocks = 0  # blocks read so far
+        self.blocks = self.missing = 0  # blocks read so far; at the end, those that are missing
         self.taken: list[str] = []  # keys of blocks that were imported, or passed the check
 
     def _members(self) -> Iterator[tarfile.TarInfo]:
@@ -618,7 +620,8 @@ class Import:
         if gone > 0:
             say(f"blocks not there any more: {gone} of {self.blocks}: removed, or evicted for "
                 "want of room")
-        return r or (STATUS_INCOMPLETE if bad or gone else 0)
+        self.missing = bad + gone
+        return r or (STATUS_INCOMPLETE if self.missing else 0)
 
     def _make_durable(self, space: int) -> int:
         try:
@@ -638,12 +641,12 @@ def main() -> int:
     # A closed pipe or Ctrl-C ends the program as it ends a program in C.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    extract = test = shared = False
+    extract = test = shared = as_json = False
     into = None
     try:
         options, names = getopt.gnu_getopt(
             sys.argv[1:], "xtSC:h",
-            ["extract", "test", "shared", "directory=", "help", "version"])
+            ["extract", "test", "shared", "directory=", "json", "help", "version"])
     except getopt.GetoptError as error:
         say(str(error))
         sys.stderr.write(USAGE)
@@ -652,6 +655,7 @@ def main() -> int:
         extract |= option in ("-x", "--extract")
         test |= option in ("-t", "--test")
         shared |= option in ("-S", "--shared")
+        as_json |= option == "--json"
         if option in ("-C", "--directory"):
             into = value
         if option in ("-h", "--help"):
@@ -669,10 +673,16 @@ def main() -> int:
         if exports:
             if stat.S_ISCHR(os.fstat(1).st_mode) and os.isatty(1):
                 raise Failure("standard output is a terminal")
-            return Export(names[0], names[1] if len(names) > 1 else None, 1).run()
-        if os.isatty(0):
+            work: Export | Import = Export(names[0], names[1] if len(names) > 1 else None, 1)
+        elif os.isatty(0):
             raise Failure("standard input is a terminal")
-        return Import(None if test else into or ".", shared, 0).run()
+        else:
+            work = Import(None if test else into or ".", shared, 0)
+        status = work.run()
+        if as_json:
+            print(json.dumps({"space": work.name, "blocks": work.blocks, "missing": work.missing, "status": status}),
+                  file=sys.stderr if exports else sys.stdout, flush=True)
+        return status
     except Failure as error:
         say(str(error))
     except OSError as error:

@@ -64,6 +64,7 @@ ok "a snapshot" snap s make "turn 1" "${keys[@]:0:4}"
 bundle "$M/s" "turn 1" >"$T/four" || fail "export"
 bundle "$M/s" >"$T/five" || fail "export of all"
 ok "verified" bundle -t <"$T/four"
+eq "JSON of a check" "$(bundle -t --json <"$T/four")" '{"space": "s", "blocks": 4, "missing": 0, "status": 0}'
 eq "parents before children" "$(tar -tf "$T/four" | tr '\n' ' ')" \
 	"s/ s/.layout s/$(place 9) s/$(place 3) s/$(place 7) s/$(place 1) s/ "
 eq "all" "$(tar -tf "$T/five" | wc -l)" 8

@@ -304,6 +304,11 @@ ok "the command beside it" kvfs top -n 1 -i 0.1 -p "$T/top.sock"
 ln -s "$B/kvfs" "$T/mount.kvfs" && mkdir "$T/m2"
 ok "mount.kvfs knows no words" "$T/mount.kvfs" du "$T/m2" -o "$BASE,control=$T/du.sock"
 [ -d "$T/du" ] && umount "$T/m2" || fail "a store called du, by mount.kvfs"
+for word in bench bundle forget fsck replay; do
+	grep -q -- '--json' <(kvfs $word --help) || fail "$word has no --json"
+done
+eq "JSON of no figure" "$(kvfs bench --build "$T" --only none --json 2>"$T/table" | xargs)" "[ ]"
+grep -q "^0 figures" "$T/table" || fail "the table: $(cat "$T/table")"
 eq "a program" "$(kvfs fsck "$T/top.nothing" 2>&1)" "kvfs-fsck: $T/top.nothing: No such file or directory"
 for word in $(sed -n '/^} words\[\]/,/};/p' "$here/../../fs/main.c" | grep -oE '\{"[a-z]+"\}' | tr -d '{"}'); do
 	kvfs "$word" --help >"$T/help" || fail "$word --help"

@@ -48,6 +48,8 @@ for offered in in_bash $(command -v zsh >/dev/null && echo in_zsh); do
 	eq "$offered: all commands" "$($offered kvfs '')" "$words"
 	eq "$offered: one command" "$($offered kvfs tr)" tree
 	eq "$offered: options" "$($offered kvfs du -)" "--help --json -h -p -u"
+	eq "$offered: options of a program" "$($offered kvfs bench -)" "--build --dir --json --only --quick"
+	eq "$offered: an option of a program" "$($offered kvfs replay --j)" --json
 	eq "$offered: spaces" "$($offered kvfs tree -p "$SOCK" q)" "quota qwen"
 	absent "$offered: a command in a name" "$T/pwned"
 done

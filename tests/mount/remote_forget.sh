@@ -88,8 +88,8 @@ handed_over root 8
 # Forget a whole space, including objects of blocks that this node never had.
 save s {21..23} 25 && handed_over root 12
 cp "$T/two" "$where/$(key 99)"
-forget 0 "$M/s"
-says "dir:$R: 10 removed, 0 not there"
+said=$("$forget" --json "$M/s" | tr -d '\n')
+eq "JSON" "$said" "[{\"path\": \"$M/s\", \"text\": \"dir:$R: 10 removed, 0 not there\", \"status\": 0}]"
 eq "the space" "$(find "$M/s" -type f ! -name .layout | wc -l)" 0
 eq "its objects" "$(find "$where" -type f 2>/dev/null | wc -l)" 0
 eq "objects of the other space" "$(objects one)" 2
@@ -127,6 +127,10 @@ says "usage: kvfs-forget"
 forget 1 -t 0 "$M/s"
 forget 1 -t 0x "$M/s"
 says "usage: kvfs-forget"
+said=$("$forget" --json "$M/none/s" "$T" 2>&1)
+eq "JSON: status" $? 1
+eq "JSON of errors" "$(python3 -c 'import json, sys; print([row["status"] for row in json.loads(sys.argv[1])])' "$said")" "[1, 1]"
+[ "$("$forget" --help | head -n 1)" = "usage: kvfs-forget [-t SECONDS] [--json] PATH..." ] || fail help
 forget 1 "$M/none/s" "$M/other"$'\e[m\n'
 says "/other?[m?: "
 lines 2

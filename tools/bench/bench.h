@@ -24,7 +24,7 @@ struct kv_bench {
 	const char *build; /* folder of the program kvfs and of bench.json */
 	const char *only;  /* prefix of the figures to measure; NULL: all */
 	char *dir;	   /* directory of all files of this run */
-	bool quick;
+	bool quick, json;
 	unsigned rounds;      /* rounds of most figures, after one to warm up */
 	unsigned threads;     /* number of copy threads, as in libkvfs */
 	char memcpy_text[32]; /* text "memcpy, N threads" */
@@ -132,6 +132,9 @@ struct kv_bench_report;
  * report.  -ENOMEM. */
 int kv_bench_report_new(const char *path, const char *only,
 			struct kv_bench_report **ret_report);
+
+/* Print the figures into @out as a JSON array.  -errno. */
+int kv_bench_report_json(struct kv_bench_report *report, int out);
 
 /* Print how many figures there are and how many met their goals, write the
  * file, and free @report.  Return -errno if the file cannot be written. */

@@ -124,11 +124,12 @@ static int usage(FILE *to)
 {
 	fprintf(to,
 		"usage: kvfs-bench [--build DIR] [--dir DIR] [--only NAME] "
-		"[--quick]\n"
+		"[--quick] [--json]\n"
 		"  --build DIR  folder of kvfs, and of bench.json (build)\n"
 		"  --dir DIR    make the store below DIR (beside the build)\n"
 		"  --only NAME  only figures whose names begin with NAME\n"
-		"  --quick      fewer rounds\n");
+		"  --quick      fewer rounds\n"
+		"  --json       print a JSON array, and the table on stderr\n");
 	return to == stdout ? 0 : 2;
 }
 
@@ -140,6 +141,7 @@ static int parse(int argc, char **argv, struct kv_bench *bench,
 		{"dir", required_argument, NULL, 'd'},
 		{"only", required_argument, NULL, 'o'},
 		{"quick", no_argument, NULL, 'q'},
+		{"json", no_argument, NULL, 'j'},
 		{"help", no_argument, NULL, 'h'},
 		{0},
 	};
@@ -154,6 +156,8 @@ static int parse(int argc, char **argv, struct kv_bench *bench,
 			bench->only = optarg;
 		else if (c == 'q')
 			bench->quick = true;
+		else if (c == 'j')
+			bench->json = true;
 		else
 			exit(usage(c == 'h' ? stdout : stderr));
 	}
@@ -165,8 +169,10 @@ static int measure(struct kv_bench *bench)
 {
 	bool bad = false;
 	char path[PATH_MAX];
-	int r;
+	int r, out = dup(STDOUT_FILENO);
 
+	if (bench->json)
+		dup2(STDERR_FILENO, STDOUT_FILENO);
 	print_machine();
 	snprintf(path, sizeof(path), "%s/bench.json", bench->build);
 	r = kv_bench_report_new(path, bench->only, &bench->report);
@@ -176,6 +182,9 @@ static int measure(struct kv_bench *bench)
 	    (kv_bench_report_wants(bench->report, "mount_clean_1m", NULL) ||
 	     kv_bench_report_wants(bench->report, "mount_killed_1m", NULL)))
 		bad |= failed("mount_clean_1m", "", kv_bench_million(bench));
+	if (r == 0 && bench->json)
+		bad |= failed("standard output", "",
+			      kv_bench_report_json(bench->report, out));
 	if (r == 0)
 		r = kv_bench_report_close(bench->report);
 	if (r < 0)

@@ -99,6 +99,18 @@ int kv_bench_report_new(const char *path, const char *only,
 	return 0;
 }
 
+int kv_bench_report_json(struct kv_bench_report *report, int out)
+{
+	const char *line, *end;
+	int r = fflush(report->json) == 0 ? dprintf(out, "[\n") : -1;
+
+	for (line = report->lines; r >= 0 && (end = strchr(line, '\n'));
+	     line = end + 1)
+		r = dprintf(out, "%.*s%s\n", (int)(end - line), line,
+			    end[1] ? "," : "");
+	return r >= 0 && dprintf(out, "]\n") >= 0 ? 0 : -errno;
+}
+
 int kv_bench_report_close(struct kv_bench_report *report)
 {
 	FILE *f = NULL;

@@ -18,7 +18,7 @@ _kvfs() {
 	case $word in
 	-*)
 		COMPREPLY=($(compgen -W "$(kvfs "${COMP_WORDS[1]}" --help 2>/dev/null |
-			grep -oE '^  (-[a-zA-Z], )?-?-[a-zA-Z-]+' | tr -d ,)" -- "$word"))
+			grep -oE '(^  |\[)(-[a-zA-Z], )?-?-[a-zA-Z-]+' | tr -s ',[ ' '\n' | sort -u)" -- "$word"))
 		return ;;
 	esac
 	case ${COMP_WORDS[1]} in
