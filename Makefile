@@ -78,6 +78,7 @@ $(UNIT) $(HELPERS): $B/%: $B/%.o $B/daemon.a $B/libkvfs.a
 	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_D) $(LIBS_L) -lcmocka -o $@
 
 include $(wildcard */*/gpu.mk)
+test test-all: FOR := demo
 test: deps                              ## everything that needs no GPU, in 12 minutes; KVFS_STRICT=1: a skipped test fails
 	@$(MAKE) $(JOBS) test-programs && $(MAKE) test-run
 test-all: deps                          ## the same with more kills, and Prometheus if that is installed
