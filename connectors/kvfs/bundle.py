@@ -612,7 +612,14 @@ class Import:
         """Make the blocks durable, and report those that are missing."""
         bad, gone, r = self.blocks - len(self.taken), 0, 0
         if self.space is not None:
-            r = self._make_durable(self.space)
+            try:
+                os.fsync(self.space)
+            except OSError as error:
+                if error.errno == errno.EOPNOTSUPP:
+                    say(f"{self.name}: nothing is durable there: the mount has no SSD")
+                else:
+                    say(f"{self.name}: not all blocks are durable: {os.strerror(error.errno or 0)}")
+                    r = STATUS_INCOMPLETE if error.errno == errno.ENOSPC else STATUS_ERROR
             gone = sum(not os.access(block_path(key), os.F_OK, dir_fd=self.space)
                        for key in self.taken)
         if bad > 0:
@@ -622,17 +629,6 @@ class Import:
                 "want of room")
         self.missing = bad + gone
         return r or (STATUS_INCOMPLETE if self.missing else 0)
-
-    def _make_durable(self, space: int) -> int:
-        try:
-            os.fsync(space)
-        except OSError as error:
-            if error.errno == errno.EOPNOTSUPP:
-                say(f"{self.name}: nothing is durable there: the mount has no SSD")
-                return 0
-            say(f"{self.name}: not all blocks are durable: {os.strerror(error.errno or 0)}")
-            return STATUS_INCOMPLETE if error.errno == errno.ENOSPC else STATUS_ERROR
-        return 0
 
 
 # ---- the command line ----

@@ -137,7 +137,8 @@ class Daemon:
         if live == -errno.EPROTONOSUPPORT:
             sys.exit(1)  # libkvfs has printed the versions
         if check(live, path) == 0:
-            raise Failure(f"{path}: {'this user is refused (allow= in kvfs(1), or too many connections)' if refuses(path) else 'no kvfs answers'}")
+            raise Failure(f"{path}: " + (
+                "this user is refused (allow= in kvfs(1), or too many connections)" if refuses(path) else "no kvfs answers"))
 
     def text(self, what: int, uid: int = 0) -> str:
         text = ctypes.c_char_p()
@@ -657,7 +658,8 @@ class Forest:
         order = self.heaviest(runs)
         kept, rest = (order[:most], order[most:]) if most else (order, [])
         rows = [{"key": self.key(number), **self.sums([number] if depth > 1 else self.subtree([number])),
-                 "branches": self.rows(self.below.get(number, []), depth - 1, most) if depth > 1 else []} for number in kept]
+                 "branches": self.rows(self.below.get(number, []), depth - 1, most) if depth > 1 else []}
+                for number in kept]
         if rest:
             rows.append({"more": len(rest), **self.sums(self.subtree(rest)), "branches": []})
         return rows
