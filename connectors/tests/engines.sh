@@ -46,17 +46,16 @@ PKG_CONFIG_PATH=$prefix/lib/pkgconfig "$env/bin/pip" install -q --no-build-isola
 	--force-reinstall "$source/connectors"
 cd "$here"
 export B
-apart=$here/../../tests/apart
 case $1 in
 setup) ;;
 test)
-	timeout 900 "$apart" "$others/bin/python" -W ignore test_sglang.py
-	timeout 900 "$apart" "$others/bin/python" -W ignore test_lmcache.py
-	timeout 1800 "$apart" "$env/bin/python" -W ignore -m unittest -v test_identity test_refusals test_steps
-	timeout 3600 "$apart" "$env/bin/python" -W ignore test_vllm.py
-	timeout 1800 "$apart" "$env/bin/python" -W ignore test_servers.py ;;
+	timeout 900 "$others/bin/python" -W ignore test_sglang.py
+	timeout 900 "$others/bin/python" -W ignore test_lmcache.py
+	timeout 1800 "$env/bin/python" -W ignore -m unittest -v test_identity test_refusals test_steps
+	timeout 3600 "$env/bin/python" -W ignore test_vllm.py
+	timeout 1800 "$env/bin/python" -W ignore test_servers.py ;;
 bench)
-	timeout 300 "$apart" "$env/bin/python" -W ignore bench_calls.py
-	timeout 300 "$apart" "$others/bin/python" -W ignore bench_lmcache.py
-	exec timeout 1800 "$apart" "$env/bin/python" bench_vllm.py ;;
+	timeout 300 "$env/bin/python" -W ignore bench_calls.py
+	timeout 300 "$others/bin/python" -W ignore bench_lmcache.py
+	exec timeout 1800 "$env/bin/python" bench_vllm.py ;;
 esac

@@ -7,7 +7,7 @@ set -eu
 B=$(realpath "${B:-build}")
 here=$(dirname "$(realpath "$0")")
 [ -w /dev/fuse ] || { echo "no /dev/fuse"; exit 77; }
-prefix=$B/python/prefix apart=$here/../../tests/apart
+prefix=$B/python/prefix
 B=$B DESTDIR='' PREFIX=$prefix VERSION=0 "$here/../../tools/install.sh" install >/dev/null
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig PIP_DISABLE_PIP_VERSION_CHECK=1
 [ $# -gt 0 ] || set -- python3
@@ -26,8 +26,8 @@ for python; do
 	"$env/bin/pip" wheel -q --no-build-isolation --no-deps -w "$source" "$source/connectors" &&
 		"$env/bin/pip" install -q --no-deps --force-reinstall "$source"/kvfs-*-abi3-*.whl &&
 		(cd "$source/connectors" && "$env/bin/mypy" --config-file pyproject.toml kvfs) &&
-		(cd "$here" && B=$B timeout 600 "$apart" "$env/bin/python" test_kvfs.py && B=$B timeout 600 "$apart" "$env/bin/python" test_auto.py &&
-			B=$B timeout 600 "$apart" "$env/bin/python" test_events.py) || rc=1
+		(cd "$here" && B=$B timeout 600 "$env/bin/python" test_kvfs.py && B=$B timeout 600 "$env/bin/python" test_auto.py &&
+			B=$B timeout 600 "$env/bin/python" test_events.py) || rc=1
 	rm -rf "$source"
 	[ $rc = 0 ] || exit 1
 done
