@@ -40,7 +40,7 @@ struct kv_accounts {
 	bool squash;	 /* constant: uid 0 is no operator */
 	uint64_t memory; /* constant: total of KV_FINITE_MEMORY */
 	uint64_t used[KV_FINITE_END];
-	LIST_HEAD(bucket, kv_account) buckets[BUCKETS];
+	LIST_HEAD(, kv_account) buckets[BUCKETS]; /* hash table by uid */
 };
 
 static const uint64_t totals[KV_FINITE_END] = {
@@ -102,17 +102,17 @@ static bool is_operator(const struct kv_account *account)
 
 struct kv_account *kv_account_get(struct kv_accounts *accounts, uint32_t uid)
 {
-	struct bucket *bucket = &accounts->buckets[uid % BUCKETS];
+	const unsigned at = uid % BUCKETS;
 	struct kv_account *account;
 
 	pthread_mutex_lock(&accounts->lock);
-	LIST_FOREACH(account, bucket, bucket)
+	LIST_FOREACH(account, &accounts->buckets[at], bucket)
 		if (account->uid == uid)
 			break;
 	if (!account && (account = calloc(1, sizeof(*account)))) {
 		account->accounts = accounts;
 		account->uid = uid;
-		LIST_INSERT_HEAD(bucket, account, bucket);
+		LIST_INSERT_HEAD(&accounts->buckets[at], account, bucket);
 	}
 	if (account)
 		account->refs++;

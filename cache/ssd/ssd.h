@@ -25,8 +25,8 @@ struct kv_device *kv_device_get(struct kv_cache *cache, const char *path);
 /* Link file @id of @device from STORE/segments, in place of an older link. */
 int kv_device_link(struct kv_cache *cache, const struct kv_device *device,
 		   uint32_t id);
-/* Return the expected ns until a write of @bytes ends that now begins; little if
- * @device was idle for long and is to be measured again. */
+/* Return the expected ns until a write of @bytes ends that now begins.  Forgets the
+ * measured speed of a device that was idle for long: it then counts as quick. */
 double kv_device_delay(struct kv_device *device, uint64_t bytes);
 /* Count a write that begins, or one that has ended, and measure its time. */
 void kv_device_begin(struct kv_device *device, uint64_t bytes);

@@ -133,7 +133,8 @@ struct kv_bench_report;
 int kv_bench_report_new(const char *path, const char *only,
 			struct kv_bench_report **ret_report);
 
-/* Print the figures into @out as a JSON array.  -errno. */
+/* Print the figures to descriptor @out as a JSON array.  Return -errno if that
+ * fails. */
 int kv_bench_report_json(struct kv_bench_report *report, int out);
 
 /* Print how many figures there are and how many met their goals, write the

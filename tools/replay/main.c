@@ -549,13 +549,14 @@ static int number(const char *name, const char *text, uint64_t most,
 
 static int check_policy(const char *name)
 {
-	static const char *const old[] = {"arc", "s3fifo", "s3-fifo", "sieve"};
+	static const char *const withdrawn[] = {"arc", "s3fifo", "s3-fifo",
+						"sieve"};
 
 	for (unsigned i = 0; kv_policy_name(i); i++)
 		if (strcmp(name, kv_policy_name(i)) == 0)
 			return 0;
-	for (size_t i = 0; i < KV_ARRAY_LEN(old); i++)
-		if (strcasecmp(name, old[i]) == 0)
+	for (size_t i = 0; i < KV_ARRAY_LEN(withdrawn); i++)
+		if (strcasecmp(name, withdrawn[i]) == 0)
 			return refuse("--policy %s: withdrawn, since the "
 				      "daemon has no such policy",
 				      name);
