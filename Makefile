@@ -22,7 +22,7 @@ DEPS_DEB := dpkg-dev debhelper dh-python chrpath lintian python3-all-dev python3
 run       = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,printf '  %-5s %s\n' $(1) $@;))
 MAKEFLAGS += --no-print-directory
 # The tests' programs are compiled on all cores, unless the caller says how many.
-JOBS      = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
+PARALLEL  = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 CFLAGS   ?= -O2 -g
 TIDY     := -std=gnu11 -D_GNU_SOURCE -DKV_VERSION=\"0\" -I. -Ikernels
 CFLAGS   += -std=gnu11 -Wall -Wextra -Wno-missing-field-initializers -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
@@ -80,9 +80,9 @@ $(UNIT) $(HELPERS): $B/%: $B/%.o $B/daemon.a $B/libkvfs.a
 include $(wildcard */*/gpu.mk)
 test test-all: FOR := demo
 test: deps                              ## everything that needs no GPU, in 12 minutes; KVFS_STRICT=1: a skipped test fails
-	@$(MAKE) $(JOBS) test-programs && $(MAKE) test-run
+	@$(MAKE) $(PARALLEL) test-programs && $(MAKE) test-run
 test-all: deps                          ## the same with more kills, and Prometheus if that is installed
-	@$(MAKE) $(JOBS) test-programs && KVFS_SECONDS=280 $(MAKE) test-run
+	@$(MAKE) $(PARALLEL) test-programs && KVFS_SECONDS=280 $(MAKE) test-run
 	@B=$B tests/prometheus.sh || [ $$? = 77 ]
 test-programs: all $(UNIT) $(HELPERS) $(if $(filter %/kill.sh,$(SCRIPTS)),points)
 test-run: test-programs
@@ -120,8 +120,8 @@ soak: deps                              ## hours: 10,000 kills, 1,000 power cuts
 check: FOR := check
 check: deps                             ## layers, format, manuals, documents, wording, two compilers, static analysis
 	@$(MAKE) check-format check-man check-readme check-prose check-tidy
-	@$(MAKE) $(JOBS) CC=gcc all $(UNIT) $(HELPERS)
-	@$(MAKE) $(JOBS) CC=clang B=build-clang all points $(subst $B/,build-clang/,$(UNIT) $(HELPERS))
+	@$(MAKE) $(PARALLEL) CC=gcc all $(UNIT) $(HELPERS)
+	@$(MAKE) $(PARALLEL) CC=clang B=build-clang all points $(subst $B/,build-clang/,$(UNIT) $(HELPERS))
 	@B=$B tests/layers.py && tests/traits.py --max
 check-layers: all
 check-layers check-readme:              ## no folder uses a higher one; names, links and lengths in documents and manuals
