@@ -316,7 +316,7 @@ class Space:
         if failed:
             key, status = failed[0]
             others = f"; {len(failed) - 1} more blocks failed" if len(failed) > 1 else ""
-            raise Failure(f"{bytes(key.bytes[:key.len]).hex()}: "
+            raise Failure(f"{self.name}: {bytes(key.bytes[:key.len]).hex()}: "
                           f"{'the block is damaged' if status == errno.EBADMSG else os.strerror(status)}{others}")
 
 
@@ -383,7 +383,7 @@ def status(daemon: Daemon, args: argparse.Namespace) -> None:
         show({"config": config, "metrics": daemon.metrics()})
         return
     for name in "version", "store", "mountpoint", "control":
-        print(f"{name:9} {plain(config.get(name, ''))}")
+        print(f"{name.removesuffix('point'):9} {plain(config.get(name, ''))}")
     print("rights   ", ", ".join(f"{name} {config.get(name, '?')}" for name in ("capabilities", "no_new_privs", "seccomp")))
     print(*map(plain, daemon.text(STATS).split("\n")), sep="\n", end="")
 

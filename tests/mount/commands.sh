@@ -116,7 +116,7 @@ refused "KEY" pin own -p "$SOCK"
 run=(as_a)
 for word in rm pin unpin warm; do refused "own: no such space" $word own "$(key 2)" -p "$SOCK"; done
 refused "own: no such space" set own quota.ssd=1G -p "$SOCK"
-refused "$(key 1): Permission denied" rm all "$(key 1)" -p "$SOCK"
+refused "all: $(key 1): Permission denied" rm all "$(key 1)" -p "$SOCK"
 refused "all: Permission denied" rm -r all -p "$SOCK"
 refused "Operation not permitted" set all quota.ssd=1G -p "$SOCK"
 refused "Operation not permitted" set 1000 quota.ssd=1G -p "$SOCK"
@@ -241,6 +241,7 @@ env ${sanitizer:+LD_PRELOAD="$sanitizer" ASAN_OPTIONS=detect_leaks=0} python3 - 
 	"$(pgrep -f -- "^[^ ]*kvfs .*$S $M" | head -n 1)" <<-'END' || fail "Ctrl-C"
 	import fcntl, os, signal, subprocess, sys, termios, time
 	kvfs, sock, key, daemon = sys.argv[1:]
+	signal.signal(signal.SIGINT, signal.SIG_DFL) # a shell ignores it for a job in the background
 	command = subprocess.Popen([kvfs, "warm", "own", "-", "-p", sock], stdin=subprocess.PIPE)
 	command.stdin.write(key.encode())
 	command.stdin.flush()

@@ -61,7 +61,7 @@ refused() {
 	rc=$?
 	eq "$1: exit status" $rc 1
 	case $out in
-	"$2:$3: "*"$4"*) ;;
+	"kvfs-replay: $2:$3: "*"$4"*) ;;
 	*) fail "$1: says '$out'" ;;
 	esac
 	[ -s "$T/out" ] && fail "$1: prints a result"

@@ -179,8 +179,8 @@ static int open_store(struct fsck *f)
 		return fsck_error("%s: not a kvfs store", f->path);
 	r = kv_lock_take(f->store, f->repair || f->rebuild, &wait, &f->lock);
 	if (r == -EBUSY)
-		return fsck_error("%s: in use by a daemon (pid %ld): umount it "
-				  "first, in every mount namespace",
+		return fsck_error("%s: in use by a daemon (pid %ld): end it, "
+				  "or umount it in every mount namespace",
 				  f->path, kv_lock_owner(f->store));
 	if (r < 0)
 		return fsck_error("%s/lock: cannot lock it: %s", f->path,

@@ -61,7 +61,7 @@ refuse_line(const struct reader *reader, const char *format, ...)
 {
 	va_list args;
 
-	fprintf(stderr, "%s:%lu: ", reader->path, reader->line);
+	fprintf(stderr, "kvfs-replay: %s:%lu: ", reader->path, reader->line);
 	va_start(args, format);
 	vfprintf(stderr, format, args);
 	va_end(args);
