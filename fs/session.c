@@ -36,9 +36,9 @@
 #include <sys/un.h>
 
 #include "cache/core/account.h"
+#include "cache/core/workers.h"
 #include "common/thread.h"
 #include "common/bytes.h"
-#include "fs/base/workers.h"
 #include "fs/control/control.h"
 #include "fs/daemon.h"
 

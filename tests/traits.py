@@ -22,8 +22,8 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 
 LIMITS = {
-    "files .c": 135,
-    "lines": 72699,
+    "files .c": 136,
+    "lines": 72666,
     "lines of Python": 9027,
     "largest circle": 10,
     "upward calls": 0,

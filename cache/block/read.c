@@ -10,13 +10,13 @@
  * blocks: a buffer keeps its block for the reader's next requests, and is freed
  * after a while without one.
  *
- * OWNS       every kv_read, and the threads that verify; the memory of requests
+ * OWNS       every kv_read, and the pool that verifies; the memory of requests
  *            that timed out; the bounce buffers: at most BUFFERS, and
  *            bounce->limit bytes together unless one block alone is larger.
  *
  * STATES     of a read, or of a move within DRAM, which is READ at once:
  *            SUBMITTED -> READ      read_done        (reactor thread)
- *                 READ -> ENDED     read_end         (verifier thread)
+ *                 READ -> ENDED     read_end         (thread of the pool)
  *                 READ -> SUBMITTED once more, if it was damaged or failed;
  *                                   and again if the block has moved meanwhile
  *            A stuck read is SUBMITTED for as long as it takes, but its wants
@@ -32,22 +32,22 @@
  *   (5) KV_VIEW_ONCE leaves no buffer behind, so that other readers keep
  *       theirs.
  *
- * LOCKING    cache->lock, but not during I/O; verifier->lock for the queue, a leaf;
- *            bounce->lock for the buffers, never taken together with
- *            cache->lock. A buffer that is being filled belongs to the thread
- *            that fills it.
+ * LOCKING    cache->lock, but not during I/O; bounce->lock for the buffers, never
+ *            taken together with cache->lock. A buffer that is being filled
+ *            belongs to the thread that fills it.
  */
+#include <limits.h>
+
 #include "cache/block/block.h"
 #include "cache/core/causes.h"
 #include "cache/core/hooks.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
+#include "cache/core/workers.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
 #include "common/copy.h"
-#include "common/thread.h"
 
-#define VERIFIERS 2
 #define BUFFERS 32u
 #define LIMIT_MIN (UINT64_C(32) << 20)
 #define LIMIT_MAX (UINT64_C(256) << 20)
@@ -168,6 +168,7 @@ static int block_judge(struct kv_cache *cache, struct kv_block *block,
 
 struct kv_read {
 	struct kv_io io; /* first member: read_done casts its address */
+	struct kv_work work;
 	struct kv_cache *cache;
 	struct kv_block *block;
 	struct kv_device *device; /* device that is read */
@@ -184,16 +185,6 @@ struct kv_read {
 	bool again; /* a try failed at the block's slot: this is the last one */
 	bool expired; /* timed out: no more wants may wait for this read */
 	LIST_ENTRY(kv_read) bucket; /* entry in cache->reads */
-	STAILQ_ENTRY(kv_read) link;
-};
-
-struct kv_verifier {
-	pthread_mutex_t lock;
-	pthread_cond_t cond;
-	STAILQ_HEAD(, kv_read) queue;
-	bool stop;
-	unsigned n;
-	pthread_t threads[VERIFIERS];
 };
 
 struct buffer {
@@ -289,18 +280,6 @@ int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
 	return block_judge(cache, block, device, io, r);
 }
 
-static void read_done(struct kv_io *io, int status)
-{
-	struct kv_read *read = (struct kv_read *)io;
-	struct kv_verifier *verifier = read->cache->verifier;
-
-	read->status = status;
-	pthread_mutex_lock(&verifier->lock);
-	STAILQ_INSERT_TAIL(&verifier->queue, read, link);
-	pthread_cond_signal(&verifier->cond);
-	pthread_mutex_unlock(&verifier->lock);
-}
-
 static void settle_wants(struct kv_cache *cache, struct kv_read *read,
 			 int status)
 {
@@ -387,14 +366,16 @@ static bool locate_locked(struct kv_read *read)
 	return before.fd != read->io.fd || before.offset != read->io.offset;
 }
 
-static void verify(struct kv_read *read)
+static void verify(struct kv_work *work, struct kv_hash *hash)
 {
+	struct kv_read *read = kv_container(work, struct kv_read, work);
 	struct kv_cache *cache = read->cache;
 	const bool open = kv_slot_is_open(read->slot);
 	struct kv_prologue prologue = {0};
 	int r = read->status;
 	bool elsewhere = false;
 
+	(void)hash;
 	if (read->from) {
 		read_end(read, kv_slot_copy(read->slot, read->from,
 					    read->block->length));
@@ -436,61 +417,40 @@ static void verify(struct kv_read *read)
 	read_end(read, r);
 }
 
-static void *verifier_run(void *arg)
+static void read_done(struct kv_io *io, int status)
 {
-	struct kv_verifier *verifier = arg;
-	struct kv_read *read;
+	struct kv_read *read = (struct kv_read *)io;
 
-	pthread_mutex_lock(&verifier->lock);
-	for (;;) {
-		while (STAILQ_EMPTY(&verifier->queue) && !verifier->stop)
-			pthread_cond_wait(&verifier->cond, &verifier->lock);
-		read = STAILQ_FIRST(&verifier->queue);
-		if (!read)
-			break;
-		STAILQ_REMOVE_HEAD(&verifier->queue, link);
-		pthread_mutex_unlock(&verifier->lock);
-		verify(read);
-		pthread_mutex_lock(&verifier->lock);
-	}
-	pthread_mutex_unlock(&verifier->lock);
-	return NULL;
+	read->status = status;
+	read->work.run = verify;
+	kv_work_submit(read->cache->verifiers, &read->work, 0, io->bytes);
 }
 
 int kv_reader_start(struct kv_cache *cache)
 {
+	static const struct kv_workers_config verifiers = {
+		.name = "kvfs-verify",
+		.threads = 2,
+		.each = UINT_MAX,
+		.turn = 1 << 20,
+	};
 	const uint64_t dram = cache->config.dram;
-	struct kv_verifier *verifier = calloc(1, sizeof(*verifier));
 	struct kv_bounce *bounce = calloc(1, sizeof(*bounce));
-	int r;
 
 	cache->bounce = bounce;
-	if (!verifier || !bounce) {
-		free(verifier);
+	if (!bounce)
 		return -ENOMEM;
-	}
 	bounce->limit = KV_MIN(KV_MAX(dram / 2, LIMIT_MIN), LIMIT_MAX);
 	pthread_mutex_init(&bounce->lock, NULL);
 	pthread_cond_init(&bounce->changed, NULL);
-	pthread_mutex_init(&verifier->lock, NULL);
-	pthread_cond_init(&verifier->cond, NULL);
-	STAILQ_INIT(&verifier->queue);
-	cache->verifier = verifier;
-	for (; verifier->n < VERIFIERS; verifier->n++) {
-		r = kv_thread_start(&verifier->threads[verifier->n],
-				    "kvfs-verify", verifier_run, verifier);
-		if (r < 0)
-			return r;
-	}
-	return 0;
+	return kv_workers_new(&verifiers, &cache->verifiers);
 }
 
 int kv_reader_stop(struct kv_cache *cache)
 {
-	struct kv_verifier *verifier = cache->verifier;
 	bool any = true, stuck = false;
 
-	if (!verifier)
+	if (!cache->verifiers)
 		return 0;
 	/* At unmount no new reads begin: wait for the reads that timed out. */
 	while (any && !stuck) {
@@ -505,14 +465,7 @@ int kv_reader_stop(struct kv_cache *cache)
 	}
 	if (stuck)
 		return -ETIMEDOUT;
-	pthread_mutex_lock(&verifier->lock);
-	verifier->stop = true;
-	pthread_cond_broadcast(&verifier->cond);
-	pthread_mutex_unlock(&verifier->lock);
-	for (unsigned i = 0; i < verifier->n; i++)
-		pthread_join(verifier->threads[i], NULL);
-	free(verifier);
-	cache->verifier = NULL;
+	kv_workers_free(kv_steal(cache->verifiers));
 	return 0;
 }
 

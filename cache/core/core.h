@@ -751,7 +751,7 @@ struct kv_cache {
 	uint64_t cleaned;    /* slots that became clean since the mount */
 	uint64_t reads_begun, reads_ended;
 	struct kv_bounce *bounce;     /* guarded by a lock of its own */
-	struct kv_verifier *verifier; /* guarded by a lock of its own */
+	struct kv_workers *verifiers; /* guarded by a lock of its own */
 	struct kv_deferred deferred;
 	struct kv_cache_stats stats; /* counters; other figures are computed */
 	char *notes; /* fallbacks and their reasons: lines "key=value\n" */

@@ -16,7 +16,7 @@
 #include "common/copy.h"
 #include "common/wire.h"
 #include "fs/base/access.h"
-#include "fs/base/workers.h"
+#include "fs/base/wait.h"
 #include "fs/control/control.h"
 
 /* ---- work that other threads pass to the control thread ---- */

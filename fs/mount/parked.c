@@ -31,7 +31,7 @@
 #include <stdatomic.h>
 
 #include "common/thread.h"
-#include "fs/base/workers.h"
+#include "fs/base/wait.h"
 #include "fs/mount/mount.h"
 
 /* period of retries of a write that exceeds its space's rate */

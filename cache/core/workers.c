@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * workers.c - a thread pool in which users take turns, and requests that wait.
+ * workers.c - a thread pool in which users take turns.
  *
  * OWNS      the threads; work, from its submission until a thread takes the work or the
  *           submitter withdraws it.
@@ -14,8 +14,8 @@
  *
  * LOCKING   workers->lock guards the queues, and is a leaf lock.
  */
+#include "cache/core/workers.h"
 #include "common/thread.h"
-#include "fs/base/workers.h"
 
 struct kv_work_queue {
 	struct kv_turn turn; /* first */
@@ -124,6 +124,23 @@ bool kv_work_run(struct kv_workers *workers, struct kv_work *work, uint32_t uid)
 	return runs;
 }
 
+bool kv_work_withdraw(struct kv_work *work)
+{
+	struct kv_workers *workers = work->workers;
+	struct kv_work_queue *queue;
+
+	pthread_mutex_lock(&workers->lock);
+	queue = work->queue;
+	if (queue) {
+		TAILQ_REMOVE(&queue->all, work, link);
+		work->queue = NULL;
+		set_turn_locked(workers, queue);
+		kv_turn_put(&workers->queues, &queue->turn);
+	}
+	pthread_mutex_unlock(&workers->lock);
+	return queue;
+}
+
 static void *run(void *arg)
 {
 	const struct worker *worker = arg;
@@ -205,90 +222,4 @@ void kv_workers_free(struct kv_workers *workers)
 	pthread_mutex_destroy(&workers->lock);
 	free(workers->all);
 	free(workers);
-}
-
-/* ---- requests that wait ---- */
-
-int kv_wait_new(struct kv_account *account, const struct kv_wait_kind *kind,
-		void (*done)(struct kv_wait *wait), size_t bytes,
-		void *ret_wait)
-{
-	struct kv_wait *wait;
-	int r = account ? kv_account_charge(account, KV_FINITE_MEMORY, bytes)
-			: -ENOMEM;
-
-	if (r < 0)
-		return r;
-	wait = calloc(1, bytes);
-	if (!wait) {
-		kv_account_credit(account, KV_FINITE_MEMORY, bytes);
-		return -ENOMEM;
-	}
-	wait->kind = kind;
-	wait->done = done;
-	wait->account = kv_account_hold(account);
-	wait->bytes = bytes;
-	*(struct kv_wait **)ret_wait = wait;
-	return 0;
-}
-
-void kv_wait_free(struct kv_wait *wait)
-{
-	if (wait->kind->fini)
-		wait->kind->fini(wait);
-	kv_space_put(wait->space);
-	kv_account_credit(wait->account, KV_FINITE_MEMORY, wait->bytes);
-	kv_account_put(wait->account);
-	free(wait);
-}
-
-static void wait_run(struct kv_work *work, struct kv_hash *hash)
-{
-	struct kv_wait *wait = (struct kv_wait *)work;
-	const int r = wait->kind->run(wait);
-
-	(void)hash;
-	if (r > 0)
-		kv_wait_run(wait, work->workers, wait->cost);
-	else
-		kv_wait_end(wait, r);
-}
-
-void kv_wait_run(struct kv_wait *wait, struct kv_workers *workers,
-		 uint64_t cost)
-{
-	wait->work.run = wait_run;
-	wait->cost = cost;
-	kv_work_submit(workers, &wait->work, kv_account_uid(wait->account),
-		       cost);
-}
-
-void kv_wait_end(struct kv_wait *wait, int status)
-{
-	wait->status = status;
-	wait->done(wait);
-}
-
-void kv_wait_cancel(struct kv_wait *wait, int status)
-{
-	if (wait->kind->cancel)
-		wait->kind->cancel(wait, status);
-}
-
-void kv_wait_withdraw(struct kv_wait *wait, int status)
-{
-	struct kv_workers *workers = wait->work.workers;
-	struct kv_work_queue *queue;
-
-	pthread_mutex_lock(&workers->lock);
-	queue = wait->work.queue;
-	if (queue) {
-		TAILQ_REMOVE(&queue->all, &wait->work, link);
-		wait->work.queue = NULL;
-		set_turn_locked(workers, queue);
-		kv_turn_put(&workers->queues, &queue->turn);
-	}
-	pthread_mutex_unlock(&workers->lock);
-	if (queue)
-		kv_wait_end(wait, status);
 }

@@ -14,8 +14,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "cache/core/workers.h"
 #include "common/thread.h"
-#include "fs/base/workers.h"
 
 enum { A, B, C, USERS };
 
