@@ -12,7 +12,7 @@
 B=$(realpath "${B:-build}")
 export B
 apart=$(dirname "$(realpath "$0")")/apart
-jobs=${JOBS:-$(($(nproc) + 2))}
+jobs=${JOBS:-$(($(nproc) * 3))} # tests wait more than they compute
 run=$(mktemp -d "$B/run.XXXXXX") || exit 1
 trap 'rm -rf "$run"' EXIT
 trap 'kill $(jobs -p) 2> /dev/null; exit 1' INT TERM
