@@ -129,7 +129,6 @@ static int remove_block(struct kv_cache *cache, struct kv_block *block,
 	}
 	if (r == 0) {
 		cache->stats.removed++;
-		kv_block_space(cache, block)->shrunk = true;
 		kv_block_unwanted_locked(cache, block);
 		remove_locked(cache, block, put_next);
 	}

@@ -225,7 +225,6 @@ struct kv_space {
 	struct kv_deletion_queue deletions;
 	TAILQ_ENTRY(kv_space) deleting;
 	uint32_t doomed;  /* removed blocks that are still ->moving */
-	bool shrunk;	  /* a block of the space was removed since the mount */
 	uint64_t removal; /* number of the last tombstone change of the space */
 	/* DRAM charged for kept slots, and for other dirty slots; slot.c. */
 	uint64_t kept_dram, dirty_dram;

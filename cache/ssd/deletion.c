@@ -56,7 +56,8 @@
 #define WINDOW 32u /* most requests of the deleter at the device */
 #define PORTION 2048u /* prologues zeroed before the files are synced */
 #define TURN 128u     /* records deleted at once by the committer */
-#define TURNS 4u      /* every 4th turn the deleter sweeps a file */
+#define TURNS 4u      /* every 4th turn the deleter sweeps files for SWEEP_NS */
+#define SWEEP_NS 20000000u
 /* Zero this many or more adjacent slots, as a whole, by one fallocate(2). */
 #define RUN KV_POINTS_OR(3u, 16u)
 #define RECORD_NS 20000000u
@@ -798,7 +799,12 @@ void *kv_deleter(void *arg)
 
 		/* Clients may wait for zeroed slots or for swept files. */
 		if (!batch || ++turns % TURNS == 0) {
-			if (!sweep_one(cache) && TAILQ_EMPTY(&all->to_zero))
+			const uint64_t until = kv_now_ns() + SWEEP_NS;
+			bool more = true;
+
+			while (more && kv_now_ns() < until)
+				more = sweep_one(cache);
+			if (!more && TAILQ_EMPTY(&all->to_zero))
 				kv_cond_wait(cache, &all->wake, 1000000000u);
 			continue;
 		}

@@ -16,8 +16,8 @@
  *   (1) A waiting flush is done when no slot of its space with seq <= ticket is
  *       dirty, changes of pins and mtimes are committed, and earlier deletions
  *       of its space are over, including deletions of slots whose block was
- *       removed during its write or move.  After a removal the flush also waits
- *       for the sweep of the store, which may hold an older copy of the block.
+ *       removed during its write or move.  After a crash the flush also waits
+ *       for the sweep of the store, which may hold blocks that were removed.
  *   (2) A block that a flush waits for is written or removed, or else the flush
  *       fails with the reason why the block was not written.
  *   (3) The flushes of a space end in the order of their submission, except
@@ -129,8 +129,7 @@ void kv_flushes_settle_space_locked(struct kv_cache *cache,
 		    (first && first->seq <= flush->ticket) ||
 		    space->deletions.done < flush->deletion ||
 		    ssd->deletions.unqueued || space->doomed ||
-		    (space->shrunk && ssd->n_unswept) ||
-		    ssd->updates.done < flush->update ||
+		    ssd->n_unswept || ssd->updates.done < flush->update ||
 		    !kv_removed_written_locked(cache, flush->removal) ||
 		    !snapshots_written(cache, flush->space, flush->change))
 			break;
