@@ -53,9 +53,11 @@ struct journal {
 	_Atomic uint64_t rebuilt; /* how often the index was lost */
 	/* state of saver.c's snapshot, an enum journal_snapshot */
 	_Atomic uint64_t snapshot;
-	/* 1: the block was absent when last looked for, but no flush was
-	 * answered since, so a rebuild of the index may find the block. */
-	_Atomic uint8_t seen[JOURNAL_WRITERS][JOURNAL_ITEMS];
+	/* 1: no flush was answered since the block was removed or a new daemon
+	 * was asked for it, so a rebuild of the index may find another copy, up
+	 * to the newest that was begun. */
+	_Atomic uint8_t unsure[JOURNAL_WRITERS][JOURNAL_ITEMS];
+	_Atomic uint64_t newest[JOURNAL_WRITERS][JOURNAL_ITEMS];
 	_Atomic uint32_t active; /* one bit for each writer that takes part */
 	/* number of the last daemon with which the writer compared its
 	 * blocks */
@@ -184,6 +186,7 @@ static inline uint64_t journal_save_begun(struct journal *j, unsigned writer,
 
 	e.gen++;
 	e.must = false;
+	j->newest[writer][index] = KV_MAX(j->newest[writer][index], e.gen);
 	journal_put(j, writer, index, e);
 	return e.gen;
 }
@@ -195,7 +198,6 @@ static inline void journal_save_acknowledged(struct journal *j, unsigned writer,
 
 	e.min = e.gen;
 	e.must = writer != JOURNAL_CHURN;
-	j->seen[writer][index] = false;
 	journal_put(j, writer, index, e);
 	atomic_fetch_add(&j->acknowledged, e.must);
 }
@@ -206,6 +208,7 @@ static inline void journal_remove_begun(struct journal *j, unsigned writer,
 	struct journal_entry e = journal_get(j, writer, index);
 
 	e.must = false;
+	j->unsure[writer][index] = true;
 	journal_put(j, writer, index, e);
 }
 
@@ -277,7 +280,7 @@ static inline void journal_settle(struct journal *j, unsigned writer,
 	 * look-up may find the block once more. */
 	if (gen == 0 && writer == JOURNAL_CHURN)
 		return;
-	j->seen[writer][index] = gen == 0;
+	j->unsure[writer][index] = true;
 	e.must = gen > 0 && writer != JOURNAL_CHURN;
 	e.min = gen > 0 ? (uint64_t)gen : e.gen + 1;
 	e.gen = gen > 0 ? (uint64_t)gen : e.gen;
@@ -299,11 +302,11 @@ static inline void journal_forget(struct journal *j, unsigned writer,
 	}
 }
 
-/* Note that a flush was answered: blocks that are absent now stay absent. */
+/* Note that a flush was answered: removed blocks stay absent. */
 static inline void journal_flushed(struct journal *j, unsigned writer)
 {
 	for (unsigned i = 0; i < JOURNAL_ITEMS; i++)
-		j->seen[writer][i] = false;
+		j->unsure[writer][i] = false;
 }
 
 static inline void journal_rebuilt(struct journal *j, unsigned writer)
@@ -311,8 +314,10 @@ static inline void journal_rebuilt(struct journal *j, unsigned writer)
 	for (unsigned i = 0; i < JOURNAL_ITEMS; i++) {
 		struct journal_entry e = journal_get(j, writer, i);
 
-		if (j->seen[writer][i])
-			e.min = 1;
+		if (j->unsure[writer][i]) {
+			e.min = e.must ? e.min : 1;
+			e.gen = j->newest[writer][i];
+		}
 		journal_put(j, writer, i, e);
 	}
 }
