@@ -101,6 +101,9 @@ int kv_cache_open(const struct kv_cache_config *config,
 		  struct kv_cache **ret_cache, char **ret_why);
 /* Announce that kv_cache_close will follow, so that the next daemon waits. */
 void kv_cache_ending(struct kv_cache *cache);
+/* Bring no more blocks to DRAM.  Call this before leases end with their clients'
+ * connections: the clients may still read these blocks. */
+void kv_cache_freeze(struct kv_cache *cache);
 /*
  * Write all queued blocks, commit, mark the store clean, and free the cache.
  * Waits.  -ETIMEDOUT: the SSD does not answer.  Then nothing is freed until the

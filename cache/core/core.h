@@ -377,6 +377,7 @@ struct kv_arena {
 	 * reported the unmap or had ended; 0: no segment is kept. */
 	uint64_t kept_ns;
 	bool growing, stop, running;
+	bool frozen;	   /* no slot is taken any more */
 	uint32_t unlocked; /* segments that mlock() refused */
 	int grow_error;
 	pthread_t grower;

@@ -105,6 +105,13 @@ bool kv_arena_grows_locked(const struct kv_cache *cache)
 	       (arena->retired_count && now - arena->retired_ns < KV_UNMAP_NS);
 }
 
+void kv_cache_freeze(struct kv_cache *cache)
+{
+	kv_lock(cache);
+	cache->arena.frozen = true;
+	kv_unlock(cache);
+}
+
 int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 			uint64_t length, struct kv_slot **ret_slot)
 {
@@ -118,6 +125,8 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 	kv_assert_locked(&cache->lock);
 	if (!slot_bytes)
 		return -EFBIG;
+	if (arena->frozen)
+		return -ENOSPC;
 	LIST_FOREACH(class, &arena->classes, link) {
 		if (class->slot_bytes == slot_bytes &&
 		    kv_class_fits(class, space))

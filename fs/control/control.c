@@ -417,6 +417,7 @@ static void *serve(void *arg)
 				watch(control, &control->on_connect,
 				      control->listener.fd) < 0;
 	}
+	kv_cache_freeze(server->cache);
 	while ((client = TAILQ_FIRST(&server->clients)))
 		kv_client_end(client);
 	kv_client_sweep(server);

@@ -4,6 +4,8 @@
  *
  *   fetch MOUNT SPACE acquire MS KEY...    lease the blocks that come in MS milliseconds
  *   fetch MOUNT SPACE prefetch MS KEY...   prefetch them
+ *   fetch MOUNT SPACE hold MS KEY...       lease them until the end of standard input; then
+ *                                          fail if a byte of them has changed
  *
  * Prints the length of the prefix that came, and the milliseconds that took, and exits 0;
  * or prints an error and exits 1.
@@ -25,6 +27,40 @@ static long acquire(const kvfs_query *query, const kvfs_opts *opts)
 	if (n < 0)
 		return n;
 	n = kvfs_lease_wait(lease, KVFS_FOREVER);
+	kvfs_release(lease);
+	return n;
+}
+
+/* Lease the blocks, print how many, and compare them at the end of the input. */
+static long hold(const kvfs_query *query, const kvfs_opts *opts)
+{
+	static void *copies[KEYS];
+	uint64_t bytes;
+	kvfs_lease *lease;
+	long n = kvfs_acquire(query, 1, opts, &lease);
+
+	if (n < 0)
+		return n;
+	n = kvfs_lease_wait(lease, KVFS_FOREVER);
+	for (size_t i = 0; i < query->n; i++) {
+		const void *file = kvfs_lease_file(lease, i, &bytes);
+
+		if (!file)
+			continue;
+		copies[i] = malloc(bytes);
+		memcpy(copies[i], file, bytes);
+	}
+	printf("%ld\n", n);
+	fflush(stdout);
+	while (getchar() != EOF)
+		;
+	for (size_t i = 0; i < query->n; i++) {
+		const void *file = kvfs_lease_file(lease, i, &bytes);
+
+		if (copies[i] && memcmp(copies[i], file, bytes) != 0)
+			n = -EBADMSG;
+		free(copies[i]);
+	}
 	kvfs_release(lease);
 	return n;
 }
@@ -51,6 +87,8 @@ static long act(const kvfs_query *query, const char *verb, uint64_t ns)
 	opts.deadline = ns;
 	if (strcmp(verb, "acquire") == 0)
 		return acquire(query, &opts);
+	if (strcmp(verb, "hold") == 0)
+		return hold(query, &opts);
 	return strcmp(verb, "prefetch") == 0 ? prefetch(query, &opts) : -EINVAL;
 }
 
