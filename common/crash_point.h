@@ -6,6 +6,7 @@
  * variables:
  *
  *   KVFS_POINT=NAME:N     SIGKILL at the N-th time that NAME is passed
+ *   KVFS_SLOW=NAME:MS     sleep at the first passes of NAME
  *   KVFS_POINTS=FILE      count in FILE how often each point is passed
  *   KVFS_LIE=WHAT         break a promise, to show that a test notices
  */

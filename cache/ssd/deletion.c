@@ -730,6 +730,7 @@ static bool sweep_one(struct kv_cache *cache)
 		memcpy(taken, file->bitmap, bytes);
 	file->sweeping = true;
 	kv_unlock(cache);
+	KV_POINT("sweep.begun");
 	for (uint32_t at = 0; r == 0 && at < file->slots; at += KV_SCAN_MAX) {
 		const uint32_t n = KV_MIN(KV_SCAN_MAX, file->slots - at);
 

@@ -6,8 +6,8 @@
  *   killer DIR DAEMON POINTS-DAEMON ROUNDS SECONDS SEED [FSCK]
  *
  * DIR has the journal, the store, a mount point and the control socket.  Two of three
- * daemons are meant to die at a kill point, the others at any time; one in twenty has a
- * FUSE mount; one in eight is asked to end, and often killed meanwhile.  The last daemon is
+ * daemons are meant to die at a kill point, the others at any time; a third of the first
+ * are slow at another kill point; one in twenty has a FUSE mount; one in eight is asked to end, and often killed meanwhile.  The last daemon is
  * left running, mounted.  Ends after ROUNDS or SECONDS, whichever comes first.
  *
  * OWNS      the daemon, DIR/store, and the journal's numbers of daemons.
@@ -43,9 +43,10 @@ struct round {
 	/* before the daemon starts: make a new store, shrink the store, lose
 	 * its index */
 	bool fresh, shrink, lose;
-	/* number of the kill point at which the daemon is to die; -1: none */
-	int point;
-	uint64_t hit, delay_ns;
+	/* number of the kill point at which the daemon is to die, and of that at
+	 * which it sleeps; -1: none */
+	int point, slow;
+	uint64_t hit, delay_ns, slow_ms;
 };
 
 static struct journal *journal;
@@ -89,7 +90,7 @@ static bool chance(long in)
 
 static pid_t daemon_begin(const struct round *round)
 {
-	char options[1400], point[100];
+	char options[1400], point[100], slow[100];
 	const char *more = getenv("KVFS_MORE");
 	pid_t pid;
 
@@ -101,11 +102,17 @@ static pid_t daemon_begin(const struct round *round)
 		snprintf(point, sizeof(point), "%s:%llu",
 			 points_name(&points, round->point),
 			 (unsigned long long)round->hit);
+	if (round->slow >= 0)
+		snprintf(slow, sizeof(slow), "%s:%llu",
+			 points_name(&points, round->slow),
+			 (unsigned long long)round->slow_ms);
 	pid = fork();
 	if (pid != 0)
 		return pid;
 	if (round->point >= 0)
 		setenv("KVFS_POINT", point, 1);
+	if (round->slow >= 0)
+		setenv("KVFS_SLOW", slow, 1);
 	if (freopen(logfile, "a", stderr) == NULL)
 		_exit(9);
 	dup2(fileno(stderr), 1);
@@ -164,7 +171,8 @@ static bool becomes_ready(pid_t pid, const struct round *round, int *ret_status)
 		}
 		usleep(500);
 	}
-	journal_took(&journal->recovery, kv_now_ns() - from);
+	if (round->slow < 0)
+		journal_took(&journal->recovery, kv_now_ns() - from);
 	return true;
 }
 
@@ -232,7 +240,7 @@ static int end_daemon(pid_t pid, const struct round *round)
 
 static struct round plan(unsigned number)
 {
-	struct round r = {.point = -1};
+	struct round r = {.point = -1, .slow = -1};
 	const char *name;
 
 	r.points = number % 3 != 0;
@@ -243,6 +251,10 @@ static struct round plan(unsigned number)
 	r.lose = chance(50);
 	if (r.points)
 		r.point = points_choose(&points, &seed);
+	if (r.point >= 0 && chance(3)) {
+		r.slow = (int)client_random(&seed, (long)points.table->n);
+		r.slow_ms = 20 + (uint64_t)client_random(&seed, 200);
+	}
 	if (r.point < 0) {
 		r.mounted |= r.lose;
 		return r;
@@ -358,12 +370,14 @@ static void check_store(bool clean)
 /* Record the round in DIR/rounds, to find the cause of a fault. */
 static void note(const struct round *r)
 {
-	fprintf(rounds_log, "%llu%s%s%s%s%s %s:%llu\n",
+	fprintf(rounds_log, "%llu%s%s%s%s%s %s:%llu %s:%llu\n",
 		(unsigned long long)journal->mounts, r->mounted ? " FUSE" : "",
 		r->clean ? " end" : "", r->fresh ? " fresh" : "",
 		r->shrink ? " shrink" : "", r->lose ? " lose" : "",
 		r->point < 0 ? "" : points_name(&points, r->point),
-		(unsigned long long)r->hit);
+		(unsigned long long)r->hit,
+		r->slow < 0 ? "" : points_name(&points, r->slow),
+		(unsigned long long)r->slow_ms);
 }
 
 static void play(unsigned number)
@@ -412,7 +426,7 @@ static void play(unsigned number)
 /* Start the last daemon, which is left running. */
 static void last(void)
 {
-	struct round round = {.point = -1, .mounted = true};
+	struct round round = {.point = -1, .slow = -1, .mounted = true};
 	int status;
 	pid_t pid;
 

@@ -16,13 +16,15 @@
 
 #include "tests/crash/point_table.h"
 
+#define SLOW_PASSES 8u
+
 extern struct kv_point __start_kv_points[], __stop_kv_points[];
 
 static struct kv_point_table own, *table = &own;
 /* number of the kill point that is to kill the process; set from the
  * environment */
-static uint32_t deadly = UINT32_MAX;
-static uint64_t deadly_hit;
+static uint32_t deadly = UINT32_MAX, slow = UINT32_MAX;
+static uint64_t deadly_hit, slow_ms;
 static const char *lie;
 
 static void share(const char *path)
@@ -52,25 +54,29 @@ static uint32_t number_of(const char *name, uint32_t n)
 	return i;
 }
 
-static void choose(const char *which, uint32_t n)
+/* Parse NAME:NUMBER, the value of a variable; NULL: it is not set. */
+static void choose(const char *which, uint32_t n, uint32_t *ret_point,
+		   uint64_t *ret_number)
 {
-	const char *colon = strrchr(which, ':');
+	const char *colon = which ? strrchr(which, ':') : NULL;
 
+	if (!which)
+		return;
 	if (!colon)
 		abort();
 	for (uint32_t i = 0; i < n; i++)
 		if (strncmp(table->entry[i].name, which,
 			    (size_t)(colon - which)) == 0 &&
 		    table->entry[i].name[colon - which] == '\0')
-			deadly = i;
-	if (deadly == UINT32_MAX)
+			*ret_point = i;
+	if (*ret_point == UINT32_MAX)
 		abort();
-	deadly_hit = strtoull(colon + 1, NULL, 10);
+	*ret_number = strtoull(colon + 1, NULL, 10);
 }
 
 __attribute__((constructor)) static void begin(void)
 {
-	const char *path = getenv("KVFS_POINTS"), *which = getenv("KVFS_POINT");
+	const char *path = getenv("KVFS_POINTS");
 	uint32_t n = 0;
 
 	lie = getenv("KVFS_LIE");
@@ -83,8 +89,8 @@ __attribute__((constructor)) static void begin(void)
 			n++;
 	}
 	atomic_store(&table->n, n);
-	if (which)
-		choose(which, n);
+	choose(getenv("KVFS_POINT"), n, &deadly, &deadly_hit);
+	choose(getenv("KVFS_SLOW"), n, &slow, &slow_ms);
 }
 
 void kv_point_pass(const struct kv_point *point)
@@ -93,6 +99,8 @@ void kv_point_pass(const struct kv_point *point)
 
 	if (point->number == deadly && hit + 1 >= deadly_hit)
 		raise(SIGKILL);
+	if (point->number == slow && hit < SLOW_PASSES)
+		usleep((useconds_t)slow_ms * 1000);
 }
 
 bool kv_point_lies(const char *what)
