@@ -459,9 +459,9 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 		else
 			want_start_locked(cache, want);
 	}
-	acquire->submitting = false;
 	if (cache->remote_hooks)
 		cache->remote_hooks->look_locked(cache, acquire);
+	acquire->submitting = false;
 	pending = --acquire->pending;
 	kv_unlock(cache);
 	return pending;

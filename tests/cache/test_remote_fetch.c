@@ -294,6 +294,33 @@ static void test_too_few_blocks_are_not_worth_it(void **state)
 	assert_int_equal(acquire(node, 0, 0, 8, NULL), 8);
 }
 
+/* An acquire whose last blocks are not worth a request is settled at once: its
+ * callback must not run as well. */
+static void test_what_is_settled_at_once_is_not_told_again(void **state)
+{
+	struct node *node = *state;
+	struct kv_acquire *a = calloc(1, sizeof(*a) + 10 * sizeof(*a->wants));
+	_Atomic bool done = false;
+
+	open_node(node);
+	provide(node, 0, 0, 8, 1000);
+	assert_int_equal(acquire(node, 0, 0, 8, NULL), 8);
+	a->space = node->spaces[0];
+	a->n = 10;
+	a->remote = true;
+	a->part = 1;
+	a->done = small_settled;
+	a->arg = &done;
+	for (unsigned i = 0; i < a->n; i++)
+		a->wants[i].key = small_key(i);
+	assert_int_equal(kv_acquire_submit(node->s.cache, a), 0);
+	assert_int_equal(a->wants[7].status, 0);
+	assert_int_equal(a->wants[9].status, -ENOENT);
+	assert_false(done);
+	kv_acquire_release(node->s.cache, a);
+	free(a);
+}
+
 static void test_without_an_order_every_block_is_asked_for(void **state)
 {
 	static const char layout[] =
@@ -1098,6 +1125,7 @@ int main(void)
 		ON(test_the_window_of_a_chain_doubles),
 		ON(test_a_chain_ends_at_the_first_miss),
 		ON(test_too_few_blocks_are_not_worth_it),
+		ON(test_what_is_settled_at_once_is_not_told_again),
 		ON(test_without_an_order_every_block_is_asked_for),
 		ON(test_a_layout_gives_objects_other_names),
 		ON(test_one_failure_in_100_costs_nothing),
