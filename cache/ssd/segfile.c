@@ -509,6 +509,9 @@ void kv_extent_moved_locked(struct kv_cache *cache, struct kv_block *block,
 	/* A slot that is being read stays taken: read.c frees it afterwards. */
 	block->moved = (block->flags & BLOCK_READING) != 0;
 	kv_extent_delete_locked(cache, space, from, !block->moved);
+	/* A listing of the index under way may have passed the new slot. */
+	if (!(block->flags & BLOCK_REMOVED))
+		kv_feed_note_locked(cache, space, block);
 }
 
 int kv_extent_relocate(struct kv_cache *cache, struct kv_block *block)
