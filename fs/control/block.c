@@ -344,6 +344,7 @@ static int acquire_finish(struct kv_request *request)
 	if (arrived < n) { /* a partial reply: pend until the same deadline */
 		uint64_t now = kv_now_ns(), at = request->deadline.at_ns;
 
+		request->shown = true;
 		kv_request_pend(request, request->header.arg
 						 ? KV_MAX(at, now + 1) - now
 						 : 0);

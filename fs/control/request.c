@@ -295,7 +295,7 @@ void kv_requests_cancel(struct kv_client *client, bool abandon)
 			next = LIST_NEXT(request, bucket);
 			if (!request->pending)
 				continue;
-			if (abandon)
+			if (abandon && (client->ended || !request->shown))
 				unlink_request(request);
 			kv_wait_cancel(&request->wait, -ECANCELED);
 		}

@@ -430,6 +430,7 @@ struct kv_request {
 	bool pending;		   /* the work has not ended yet */
 	bool release; /* RELEASE has come: free the leases after the reply */
 	bool held;    /* the reply was sent, and the leases stay */
+	bool shown;   /* a part of the reply was sent */
 };
 
 /*
@@ -468,8 +469,8 @@ static inline void kv_server_time(struct kv_server *server,
 	server->timed_ns = came_ns;
 }
 
-/* Cancel all pending requests of the client; with @abandon also detach them from the
- * client.  Held requests stay. */
+/* Cancel all pending requests of the client.  @abandon: also detach them, but those that
+ * have shown leases only from a client that has ended.  Held requests stay. */
 void kv_requests_cancel(struct kv_client *client, bool abandon);
 /* Release all held requests of the client. */
 void kv_requests_release(struct kv_client *client);

@@ -373,6 +373,13 @@ static void releasing_what_was_never_had_ends_the_connection(void **state)
 	ends(true, &u, sizeof(u), 0);
 }
 
+static void wait_for_leases(uint64_t n)
+{
+	for (int i = 0; i < 20000 && daemon_stats(&d).leases != n; i++)
+		usleep(1000);
+	assert_int_equal(daemon_stats(&d).leases, n);
+}
+
 static void one_that_is_cut_off_keeps_its_leases_until_it_goes(void **state)
 {
 	struct wire_header bad = {.type = WIRE_TYPE_END};
@@ -395,6 +402,39 @@ static void one_that_is_cut_off_keeps_its_leases_until_it_goes(void **state)
 	peer_close(&p);
 	assert_true(daemon_wait_idle(&d) >= 0);
 	assert_int_equal(peer_do(&good, WIRE_EVICT, 1, 2), 0);
+}
+
+/* The blocks of a first part of the answer stay too. */
+static void one_that_is_cut_off_keeps_a_part_of_its_leases(void **state)
+{
+	const uint32_t first = 2000, n = 64, saving = first + n;
+	struct wire_header bad = {.type = WIRE_TYPE_END};
+	struct peer p;
+	uint64_t tag;
+
+	(void)state;
+	for (uint32_t i = 0; i < n; i += 16)
+		assert_int_equal(peer_save(&good, first + i, 16), 0);
+	assert_int_equal(peer_do(&good, WIRE_RESERVE, saving, 2), 0);
+	daemon_peer(&d, &p, 0);
+	tag = peer_send_acquire(&p, first, n + 2, WIRE_PARTS | WIRE_WAIT_SAVING,
+				0);
+	/* The daemon sends a part when a block arrives after 4 MiB of others. */
+	wait_for_leases(n);
+	assert_int_equal(peer_saved(&good, peer_send_saves(&good, saving, 1)),
+			 0);
+	assert_int_equal(peer_acquired(&p, tag), n + 1);
+	assert_int_equal(PEER_HEADER(&p)->status, WIRE_MORE);
+	assert_true(peer_raw(&p, &bad, sizeof(bad), -1, 0));
+	assert_true(peer_at_end(&p));
+	for (int i = 0; i < 100; i++) {
+		assert_int_equal(daemon_stats(&d).leases, n + 1);
+		usleep(1000);
+	}
+	peer_close(&p);
+	assert_int_equal(peer_do(&good, WIRE_DROP, saving + 1, 1), 0);
+	assert_true(daemon_wait_idle(&d) >= 0);
+	assert_int_equal(peer_do(&good, WIRE_EVICT, first, n + 1), 0);
 }
 
 static void one_that_never_reads_is_cut_off(void **state)
@@ -456,6 +496,7 @@ int main(void)
 		HOSTILE_TEST(releasing_what_was_never_had_ends_the_connection),
 		HOSTILE_TEST(
 			one_that_is_cut_off_keeps_its_leases_until_it_goes),
+		HOSTILE_TEST(one_that_is_cut_off_keeps_a_part_of_its_leases),
 		HOSTILE_TEST(one_that_never_reads_is_cut_off),
 		HOSTILE_TEST(waiting_acquires_are_limited),
 	};
