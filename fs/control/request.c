@@ -587,8 +587,9 @@ void kv_request_came(struct kv_client *client,
 {
 	struct kv_server *server = client->server;
 
-	if (!message || message->bytes <= 0) {
-		kv_client_break(client, KV_BREAK_GONE);
+	/* The gate, not the client, may have died. */
+	if (!message || message->bytes < 0) {
+		kv_client_break(client, KV_BREAK_SLOW);
 	} else {
 		memcpy(server->in, message->data, (size_t)message->bytes);
 		handle(client, (size_t)message->bytes, message->fds,

@@ -289,7 +289,7 @@ enum kv_break {
 	KV_BREAK_NOT,
 	KV_BREAK_GONE, /* peer has closed the socket, or its process is dead */
 	KV_BREAK_PROTOCOL,
-	KV_BREAK_SLOW, /* client does not read its messages */
+	KV_BREAK_SLOW, /* client reads no messages, or the gate lost one */
 };
 
 struct kv_request;

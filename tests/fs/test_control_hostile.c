@@ -8,6 +8,7 @@
  * LOCKING   none.
  */
 #include <dirent.h>
+#include <signal.h>
 
 #include "tests/fs/daemon.h"
 
@@ -307,6 +308,7 @@ static void descriptors_where_none_belong_are_closed(void **state)
 	for (int i = 0; i < 4; i++) {
 		ends(true, &stats, sizeof(stats), 1);
 		ends(true, &stats, sizeof(stats), 253);
+		ends(true, &stats, 0, 1);
 		ends(true, &staging, sizeof(staging), 0);
 		ends(true, &staging, sizeof(staging), 2);
 		ends(true, &staging, sizeof(staging), 253);
@@ -437,6 +439,58 @@ static void one_that_is_cut_off_keeps_a_part_of_its_leases(void **state)
 	assert_int_equal(peer_do(&good, WIRE_EVICT, first, n + 1), 0);
 }
 
+/* Return the pid of this program's youngest child. */
+static pid_t youngest(void)
+{
+	char path[64];
+	int pid = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/children", getpid());
+	f = fopen(path, "re");
+	while (fscanf(f, "%d", &pid) == 1)
+		;
+	fclose(f);
+	return pid;
+}
+
+/* A client whose message is lost, because the process of the gate that forks is
+ * dead, is alive and may be copying. */
+static void one_whose_message_is_lost_keeps_its_leases(void **state)
+{
+	static struct daemon other;
+	char path[64];
+	struct peer p;
+	pid_t gate;
+	int r;
+
+	(void)state;
+	daemon_start(&other, 0);
+	gate = youngest();
+	daemon_peer(&other, &p, 0);
+	assert_int_equal(peer_save(&p, 1, 2), 0);
+	assert_int_equal(peer_acquire(&p, 1, 2), 2);
+	kill(gate, SIGKILL);
+	snprintf(path, sizeof(path), "/proc/%d/fd/3", gate);
+	while (access(path, F_OK) == 0)
+		usleep(1000);
+	/* A process that the gate has forked for a message before may still
+	 * receive this one. */
+	do {
+		munmap(p.staging, p.staging_bytes);
+		r = peer_staging(&p, 4096);
+	} while (r == 0);
+	assert_int_equal(r, -EPIPE);
+	for (int i = 0; i < 100; i++) {
+		assert_int_equal(daemon_stats(&other).leases, 2);
+		usleep(1000);
+	}
+	peer_close(&p);
+	assert_true(daemon_wait_idle(&other) >= 0);
+	daemon_wait_connections(&other, 0);
+	daemon_stop(&other);
+}
+
 static void one_that_never_reads_is_cut_off(void **state)
 {
 	struct wire_header m = {.type = WIRE_STATS};
@@ -497,6 +551,7 @@ int main(void)
 		HOSTILE_TEST(
 			one_that_is_cut_off_keeps_its_leases_until_it_goes),
 		HOSTILE_TEST(one_that_is_cut_off_keeps_a_part_of_its_leases),
+		HOSTILE_TEST(one_whose_message_is_lost_keeps_its_leases),
 		HOSTILE_TEST(one_that_never_reads_is_cut_off),
 		HOSTILE_TEST(waiting_acquires_are_limited),
 	};
