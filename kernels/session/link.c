@@ -190,8 +190,10 @@ int kv_link_send(int fd, const struct kv_packet *packet, int flags)
 	};
 	int r = kv_send_parts(fd, parts, 2, packet->fd, flags);
 
-	/* without memory for the message, the kernel returns -ENOBUFS */
-	return r == -ENOBUFS && flags & MSG_DONTWAIT ? -EAGAIN : r;
+	/* no memory now, or too many descriptors in flight */
+	if (r == -ENOBUFS || r == -ENOMEM || r == -ETOOMANYREFS)
+		return flags & MSG_DONTWAIT ? -EAGAIN : r;
+	return r;
 }
 
 int kv_link_receive(int fd, struct kv_packet *packet, int flags)

@@ -108,7 +108,7 @@ static void a_save_that_cannot_be_sent_leaves_no_reservation(void **state)
 	const uint64_t live = atomic_load(&w->session->live);
 	kvfs_xfer *xfer;
 
-	fail_to_send(WIRE_SAVE, ENOMEM, 100);
+	fail_to_send(WIRE_SAVE, EPIPE, 100);
 	xfer = save(w, 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 0);
 	assert_int_equal(kvfs_xfer_status(xfer, 0), -ENOTCONN);
@@ -190,16 +190,12 @@ static void a_release_without_memory_is_sent_later(void **state)
 	assert_int_equal(unsent.left, 0);
 }
 
-static void a_release_that_finds_the_socket_full_is_sent_later(void **state)
+/* Stop the daemon, and send to it until messages are queued. */
+static void freeze_and_fill(struct world *w)
 {
-	struct world *w = *state;
 	kvfs_key key = world_key(0);
 	bool full = false;
-	kvfs_lease *lease;
 
-	world_save(w, N);
-	lease = world_acquire(w, N, N);
-	world_wait_stat(w, "leased", N);
 	world_freeze(w);
 	while (!full) {
 		assert_int_equal(kvfs_ended(w->space, &key, 1), 0);
@@ -207,7 +203,55 @@ static void a_release_that_finds_the_socket_full_is_sent_later(void **state)
 		full = w->session->rpc.n_out > 0;
 		pthread_mutex_unlock(&w->session->lock);
 	}
+}
+
+static void a_release_that_finds_the_socket_full_is_sent_later(void **state)
+{
+	struct world *w = *state;
+	kvfs_lease *lease;
+
+	world_save(w, N);
+	lease = world_acquire(w, N, N);
+	world_wait_stat(w, "leased", N);
+	freeze_and_fill(w);
 	release_later(w, lease);
+}
+
+/* The kernel has no memory for the descriptor, or the user has too many in
+ * flight. */
+static void a_refused_descriptor_leaves_the_connection(void **state)
+{
+	static const int errors[] = {ENOMEM, ETOOMANYREFS};
+	struct world *w = *state;
+	const uint64_t live = atomic_load(&w->session->live);
+	struct kvfs_pool_info info = {.size = sizeof(info)};
+	uint64_t bytes = 64u << 20;
+	kvfs_lease *lease;
+
+	world_wait_staged(w);
+	world_save(w, N);
+	lease = world_acquire(w, N, N);
+	for (size_t i = 0; i < KV_ARRAY_LEN(errors); i++) {
+		freeze_and_fill(w);
+		bytes += 16u << 20;
+		assert_int_equal(kvfs_pool_staging(w->pool, bytes, 1), 0);
+		for (int j = 0; j < 3000 && info.bytes_staging < bytes; j++) {
+			usleep(10000);
+			assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
+		}
+		assert_true(info.bytes_staging >= bytes);
+		fail_to_send(WIRE_STAGING, errors[i], 3);
+		world_thaw(w);
+		for (int j = 0; j < 3000 && unsent.left > 0; j++)
+			usleep(10000);
+		assert_int_equal(atomic_load(&w->session->live), live);
+		assert_int_equal(layered_end(save(w, 100 * (uint32_t)(i + 1)),
+					     KVFS_SEALED),
+				 N);
+	}
+	world_wait_stat(w, "leased", N);
+	kvfs_release(lease);
+	assert_int_equal(atomic_load(&w->session->live), live);
 }
 
 static int all_is_sent(void **state)
@@ -226,6 +270,7 @@ int main(void)
 		test(a_lease_of_a_connection_that_the_daemon_cuts_stays),
 		test(a_release_without_memory_is_sent_later),
 		test(a_release_that_finds_the_socket_full_is_sent_later),
+		test(a_refused_descriptor_leaves_the_connection),
 	};
 
 	return cmocka_run_group_tests(tests, world_group_setup,
