@@ -33,9 +33,9 @@
  *       must not find other memory at its address.
  *   (5) Detaching takes long, so it runs on a thread without other work, with
  *       no lock held.
- *   (6) The socket of a connection that the daemon has cut is open while a
- *       mapping of the connection has references: until the socket is closed,
- *       the daemon does not use the leased memory again.
+ *   (6) The socket of a connection that the daemon has cut, or will cut, is
+ *       open while a mapping of the connection has references: until the socket
+ *       is closed, the daemon does not use the leased memory again.
  *
  * LOCKING   all under session->lock.
  */

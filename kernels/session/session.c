@@ -341,8 +341,10 @@ static void disconnect(struct kvfs_session *session)
 	atomic_store(&session->live, 0);
 	listen_locked(session, EPOLL_CTL_DEL);
 	fd = kv_steal_fd(&session->link.fd);
-	/* After any other error the daemon must learn of the end. */
-	if (!is_cut(fd))
+	/* After any other error have the daemon cut the connection, by a packet
+	 * that is no message: leased memory may still be read. */
+	if (!is_cut(fd) && (session->closing ||
+			    send(fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0))
 		kv_closep(&fd);
 	session->broken = false;
 	kv_rpc_break_locked(session);

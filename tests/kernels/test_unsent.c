@@ -39,19 +39,42 @@ static kvfs_xfer *save(struct world *w, uint32_t first)
 	return layered_save_by(w->pool, w->space, first, N, NULL);
 }
 
-/* End the connection, or (@by_daemon) have the daemon end it, and wait for the
- * next one to the same daemon. */
-static void cut(struct world *w, bool by_daemon)
+/* Replace recvmsg(2) of libc.  If @garbles, the next message has no known type. */
+static atomic_bool garbles;
+
+ssize_t recvmsg(int fd, struct msghdr *message, int flags)
+{
+	struct wire_header *header = message->msg_iov[0].iov_base;
+	const ssize_t n = syscall(SYS_recvmsg, fd, message, flags);
+
+	if (n > 0 && atomic_exchange(&garbles, false))
+		header->type = WIRE_TYPE_END;
+	return n;
+}
+
+enum way {
+	BY_CLIENT,
+	BY_DAEMON,  /* a packet that is no message makes the daemon cut */
+	BY_MESSAGE, /* the daemon sends a message that is none */
+};
+
+/* End the connection in the way @how, and wait for the next one to the same
+ * daemon. */
+static void cut(struct world *w, enum way how)
 {
 	const uint64_t before = atomic_load(&w->session->live);
 	uint64_t live = before;
 
 	pthread_mutex_lock(&w->session->lock);
-	if (by_daemon) /* a packet that is no message makes the daemon cut */
+	if (how == BY_DAEMON)
 		assert_int_equal(send(w->session->link.fd, "", 1, 0), 1);
-	else
+	else if (how == BY_CLIENT)
 		shutdown(w->session->link.fd, SHUT_RDWR);
 	pthread_mutex_unlock(&w->session->lock);
+	if (how == BY_MESSAGE) {
+		garbles = true;
+		ask_for_nothing(w);
+	}
 	for (int i = 0; i < 3000 && (live == before || live == 0); i++) {
 		usleep(10000);
 		live = atomic_load(&w->session->live);
@@ -88,7 +111,7 @@ static void a_cancel_leaves_reservations_of_a_later_connection(void **state)
 	kvfs_xfer *copying, *before, *after;
 
 	before = queue_behind(w, &copying);
-	cut(w, false);
+	cut(w, BY_CLIENT);
 	layered_fill(w, N);
 	after = save(w, 0);
 	world_wait_stat(w, "being saved", N);
@@ -139,16 +162,15 @@ static void use_all_memory(struct world *w)
 
 /* A cut connection ends for the daemon when the library has closed it, as the
  * client may still read the memory. */
-static void a_lease_of_a_connection_that_the_daemon_cuts_stays(void **state)
+static void stays_until_released(struct world *w, enum way how)
 {
-	struct world *w = *state;
 	kvfs_lease *lease;
 	pid_t child;
 
 	world_wait_staged(w);
 	world_save(w, N);
 	lease = world_acquire(w, N, N);
-	cut(w, true);
+	cut(w, how);
 	assert_int_equal(kvfs_space_clear(w->space), 0);
 	use_all_memory(w);
 	for (uint32_t i = 0; i < N; i++)
@@ -165,6 +187,16 @@ static void a_lease_of_a_connection_that_the_daemon_cuts_stays(void **state)
 	world_wait_stat(w, "leased", 0);
 	kill(child, SIGKILL);
 	assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
+static void a_lease_of_a_connection_that_the_daemon_cuts_stays(void **state)
+{
+	stays_until_released(*state, BY_DAEMON);
+}
+
+static void a_lease_stays_after_a_message_that_is_none(void **state)
+{
+	stays_until_released(*state, BY_MESSAGE);
 }
 
 static void release_later(struct world *w, kvfs_lease *lease)
@@ -268,6 +300,7 @@ int main(void)
 		test(a_cancel_leaves_reservations_of_a_later_connection),
 		test(a_save_that_cannot_be_sent_leaves_no_reservation),
 		test(a_lease_of_a_connection_that_the_daemon_cuts_stays),
+		test(a_lease_stays_after_a_message_that_is_none),
 		test(a_release_without_memory_is_sent_later),
 		test(a_release_that_finds_the_socket_full_is_sent_later),
 		test(a_refused_descriptor_leaves_the_connection),
