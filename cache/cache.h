@@ -212,8 +212,10 @@ int kv_space_layout_error(struct kv_cache *cache, struct kv_space *space,
  * kv_space_layout_error. */
 int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 			bool shared);
-/* Set the space's quota.  -ENOSPC: all guarantees together exceed the tier. */
+/* Set the space's quota, if it is *@expected (NULL: any).  -EAGAIN: it is not;
+ * -ENOSPC: all guarantees together exceed the tier. */
 int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
+		       const struct kv_quota *expected,
 		       const struct kv_quota *quota);
 
 /* Sums and limits of a user's spaces together. */
@@ -226,9 +228,11 @@ struct kv_tenant_info kv_tenant_stat(struct kv_cache *cache, uint32_t uid);
 /* List the users that own a space or have a quota, unordered; caller frees
  * *@ret_uids.  -ENOMEM. */
 int kv_tenant_list(struct kv_cache *cache, uint32_t **ret_uids, size_t *ret_n);
-/* Set a user's quota.  -ENOSPC: the sum of all guarantees would exceed the
- * tier, there are too many users, or the SSD has no room for the record. */
+/* Set a user's quota, if it is *@expected (NULL: any).  -EAGAIN: it is not;
+ * -ENOSPC: the sum of all guarantees would exceed the tier, there are too many
+ * users, or the SSD has no room for the record. */
 int kv_tenant_set_quota(struct kv_cache *cache, uint32_t uid,
+			const struct kv_quota *expected,
 			const struct kv_quota *quota);
 
 /*

@@ -141,15 +141,18 @@ void kv_quotas_settle(struct kv_cache *cache)
 	kv_unlock(cache);
 }
 
-/* Set the quota at @where to @quota, and let the bucket @puts of its rate be
- * full.  Lowering a reserve always succeeds.  -ENOSPC: the tier is too small to
- * raise it. */
+/* Set the quota at @where from *@expected (NULL: any) to @quota, and let the
+ * bucket @puts of its rate be full.  Lowering a reserve always succeeds.
+ * -EAGAIN: the quota is another; -ENOSPC: the tier is too small to raise it. */
 static int set_quota(struct kv_cache *cache, struct kv_quota *where,
-		     struct kv_bucket *puts, const struct kv_quota *quota)
+		     struct kv_bucket *puts, const struct kv_quota *expected,
+		     const struct kv_quota *quota)
 {
 	const struct kv_quota before = *where;
 	uint64_t sum, segments;
 
+	if (expected && memcmp(expected, &before, sizeof(before)) != 0)
+		return -EAGAIN;
 	*where = *quota;
 	cache->may_expire |= quota->ttl > 0;
 	*puts = (struct kv_bucket){0};
@@ -169,6 +172,7 @@ static int set_quota(struct kv_cache *cache, struct kv_quota *where,
 }
 
 int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
+		       const struct kv_quota *expected,
 		       const struct kv_quota *quota)
 {
 	int r;
@@ -176,9 +180,9 @@ int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
 	if (cache->config.read_only)
 		return -EROFS;
 	kv_lock(cache);
-	r = space->removed
-		    ? -ENOSPC
-		    : set_quota(cache, &space->quota, &space->puts, quota);
+	r = space->removed ? -ENOSPC
+			   : set_quota(cache, &space->quota, &space->puts,
+				       expected, quota);
 	kv_unlock(cache);
 	if (r < 0)
 		return r;
@@ -224,6 +228,7 @@ int kv_tenants_adopt(struct kv_cache *cache)
 }
 
 int kv_tenant_set_quota(struct kv_cache *cache, uint32_t uid,
+			const struct kv_quota *expected,
 			const struct kv_quota *quota)
 {
 	_cleanup_(kv_freep) struct kv_tenant_record *records =
@@ -245,7 +250,7 @@ int kv_tenant_set_quota(struct kv_cache *cache, uint32_t uid,
 		r = !has_any(&tenant->quota) && n == KV_TENANTS_MAX
 			    ? -ENOSPC
 			    : set_quota(cache, &tenant->quota, &tenant->puts,
-					quota);
+					expected, quota);
 	kv_unlock(cache);
 	if (r < 0)
 		return r;

@@ -79,9 +79,10 @@ bool kv_rules_may_make(const struct kv_rules *rules,
 	       (rules->mkdir == 0 && root_dir_ok(rules, caller, W_OK | X_OK));
 }
 
-int kv_limits_set(struct kv_cache *cache, const struct kv_rules *rules,
-		  uint32_t uid, struct kv_space *space, uint32_t tenant,
-		  const char *text)
+/* Return -EAGAIN if another call has changed a limit meanwhile. */
+static int limits_set_once(struct kv_cache *cache, const struct kv_rules *rules,
+			   uint32_t uid, struct kv_space *space,
+			   uint32_t tenant, const char *text)
 {
 #define LIMIT(name, field) {name, offsetof(struct kv_quota, field)},
 	static const struct {
@@ -93,7 +94,7 @@ int kv_limits_set(struct kv_cache *cache, const struct kv_rules *rules,
 	char *rest = copy, *name, *value;
 	struct kv_space_info info = {0};
 	struct kv_cache_stats stats;
-	struct kv_quota quota;
+	struct kv_quota before, quota;
 
 	if (!copy)
 		return -ENOMEM;
@@ -102,7 +103,8 @@ int kv_limits_set(struct kv_cache *cache, const struct kv_rules *rules,
 	if (space ? !kv_rules_root(rules, uid) && uid != info.uid
 		  : !is_operator)
 		return -EPERM;
-	quota = space ? info.quota : kv_tenant_stat(cache, tenant).quota;
+	before = space ? info.quota : kv_tenant_stat(cache, tenant).quota;
+	quota = before;
 	while ((name = strsep(&rest, " "))) {
 		struct kv_quantity q = {0};
 		uint64_t *limit, old, whole;
@@ -140,6 +142,18 @@ int kv_limits_set(struct kv_cache *cache, const struct kv_rules *rules,
 			return -EPERM;
 	}
 	if (!space)
-		return kv_tenant_set_quota(cache, tenant, &quota);
-	return kv_space_set_quota(cache, space, &quota);
+		return kv_tenant_set_quota(cache, tenant, &before, &quota);
+	return kv_space_set_quota(cache, space, &before, &quota);
+}
+
+int kv_limits_set(struct kv_cache *cache, const struct kv_rules *rules,
+		  uint32_t uid, struct kv_space *space, uint32_t tenant,
+		  const char *text)
+{
+	int r;
+
+	do
+		r = limits_set_once(cache, rules, uid, space, tenant, text);
+	while (r == -EAGAIN);
+	return r;
 }

@@ -68,7 +68,8 @@ static void what_is_promised_to_one_is_not_given_to_another(void **state)
 	struct kv_fill *fills[700];
 	unsigned n = 0, of_a = 0;
 
-	assert_int_equal(kv_space_set_quota(t->cache, t->space, &quota), 0);
+	assert_int_equal(kv_space_set_quota(t->cache, t->space, NULL, &quota),
+			 0);
 	assert_int_equal(t->cache->due[DRAM], 32 * MIB);
 	/* User B leases as many blocks as it can; A's guaranteed half of DRAM
 	 * stays free. */
@@ -238,7 +239,8 @@ static void what_waits_to_be_written_gives_way_to_a_guarantee(void **state)
 	kv_unlock(t->cache);
 	while (tiers_save(t, b, n, 0) == 0)
 		n++;
-	assert_int_equal(kv_space_set_quota(t->cache, t->space, &quota), 0);
+	assert_int_equal(kv_space_set_quota(t->cache, t->space, NULL, &quota),
+			 0);
 	assert_int_equal(tiers_stats(t).dropped_saves, 0);
 	while (of_a < 50 && tiers_save(t, t->space, of_a, 0) == 0)
 		of_a++;
@@ -350,7 +352,8 @@ static void a_burst_of_evictions_is_told_and_committed_in_batches(void **state)
 	tiers_quiet(t);
 	tiers_demote(t, t->space, 0, 500);
 	commits = tiers_stats(t).commits;
-	assert_int_equal(kv_space_set_quota(t->cache, t->space, &quota), 0);
+	assert_int_equal(kv_space_set_quota(t->cache, t->space, NULL, &quota),
+			 0);
 	while (kv_space_stat(t->cache, t->space).bytes_ssd > 1 * MIB)
 		usleep(1000);
 	assert_int_equal(kv_space_sync(t->cache, t->space), 0);

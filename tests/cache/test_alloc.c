@@ -332,7 +332,7 @@ static void spaces(void *arg)
 		return;
 	r = kv_space_set_layout(f->one.cache, space, 0, text, strlen(text));
 	alloc_among(r, 0, -ENOMEM, -EINVAL);
-	r = kv_space_set_quota(f->one.cache, space, &quota);
+	r = kv_space_set_quota(f->one.cache, space, NULL, &quota);
 	alloc_among(r, 0, -ENOMEM);
 	r = kv_space_chown(f->one.cache, space, 3, 4, 0750);
 	alloc_among(r, 0, -ENOMEM);

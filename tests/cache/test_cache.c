@@ -514,7 +514,8 @@ static void a_quota_is_met_within_seconds(void **state)
 	struct kv_quota quota = {.quota_dram = 2 << 20, .quota_ssd = 4 << 20};
 	struct kv_space_info info;
 
-	assert_int_equal(kv_space_set_quota(f->cache, f->space, &quota), 0);
+	assert_int_equal(kv_space_set_quota(f->cache, f->space, NULL, &quota),
+			 0);
 	for (unsigned i = 0; i < 100; i++)
 		assert_int_equal(save(f, i), 0);
 	kv_space_sync(f->cache, f->space);
@@ -528,7 +529,7 @@ static void a_quota_is_met_within_seconds(void **state)
 	}
 	assert_true(info.bytes_ssd > 0);
 	quota.reserve_dram = 1ull << 40;
-	assert_int_equal(kv_space_set_quota(f->cache, f->space, &quota),
+	assert_int_equal(kv_space_set_quota(f->cache, f->space, NULL, &quota),
 			 -ENOSPC);
 	check(f);
 }

@@ -67,7 +67,7 @@ static void rate(struct small *s, struct kv_space *space, uint64_t bytes)
 {
 	const struct kv_quota quota = {.rate_put = bytes};
 
-	assert_int_equal(kv_space_set_quota(s->cache, space, &quota), 0);
+	assert_int_equal(kv_space_set_quota(s->cache, space, NULL, &quota), 0);
 }
 
 static void clear(struct small *s, struct kv_space *space)

@@ -17,8 +17,9 @@ static void set_ttl(struct tiers *t, uint64_t of_space, uint64_t of_user)
 	const struct kv_quota space = {.ttl = of_space},
 			      user = {.ttl = of_user};
 
-	assert_int_equal(kv_space_set_quota(t->cache, t->space, &space), 0);
-	assert_int_equal(kv_tenant_set_quota(t->cache, USER, &user), 0);
+	assert_int_equal(kv_space_set_quota(t->cache, t->space, NULL, &space),
+			 0);
+	assert_int_equal(kv_tenant_set_quota(t->cache, USER, NULL, &user), 0);
 }
 
 /* Let @seconds pass, and all blocks expire that must. */
@@ -122,7 +123,7 @@ static void a_new_owner_s_ttl_holds_in_the_spaces_that_it_gets(void **state)
 	struct tiers *t = *state;
 
 	save_durable(t, 1);
-	assert_int_equal(kv_tenant_set_quota(t->cache, 2, &hour), 0);
+	assert_int_equal(kv_tenant_set_quota(t->cache, 2, NULL, &hour), 0);
 	/* Two passes find no block that may expire. */
 	later(t, 2 * HOUR);
 	later(t, 2 * HOUR);

@@ -46,7 +46,8 @@ static void what_must_persist_gives_way_to_nobody(void **state)
 	stall(t, 1000);
 	while (save_must(t, b, n, 0) == 0)
 		n++;
-	assert_int_equal(kv_space_set_quota(t->cache, t->space, &quota), 0);
+	assert_int_equal(kv_space_set_quota(t->cache, t->space, NULL, &quota),
+			 0);
 	while (of_a < 50 && tiers_save(t, t->space, of_a, 0) == 0)
 		of_a++;
 	stall(t, -1000);

@@ -17,7 +17,7 @@ static int open_reserved(struct tiers *t, bool ssd)
 
 	if (!ssd)
 		tiers_without_ssd(t);
-	return kv_tenant_set_quota(t->cache, USER, &quota);
+	return kv_tenant_set_quota(t->cache, USER, NULL, &quota);
 }
 
 /* Fill the memory with blocks of user 2, each in a chain of its own. */
@@ -213,7 +213,7 @@ static void what_is_scattered_costs_no_guarantee_of_another(void **state)
 	struct kv_space *other;
 
 	assert_int_equal(open_reserved(t, false), 0);
-	assert_int_equal(kv_tenant_set_quota(t->cache, 2, &quota), 0);
+	assert_int_equal(kv_tenant_set_quota(t->cache, 2, NULL, &quota), 0);
 	other = fill_all(t);
 	for (unsigned i = 0; i < MANY; i += 2) {
 		struct kv_block *block = tiers_get(t, other, i, 0);

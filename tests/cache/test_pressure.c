@@ -126,7 +126,7 @@ static void what_is_guaranteed_is_had_in_any_size(void **state)
 	small_must_open(s);
 	assert_int_equal(kv_space_create(s->cache, "mine", 0, 0, 0755, &mine),
 			 0);
-	assert_int_equal(kv_space_set_quota(s->cache, mine, &quota), 0);
+	assert_int_equal(kv_space_set_quota(s->cache, mine, NULL, &quota), 0);
 	/* Fill the SSD with small blocks of other users, with some of the space
 	 * "mine" between them, so that no file can be converted without moving
 	 * or evicting some of the latter. */

@@ -8,7 +8,7 @@
 static void set_quota(struct tiers *t, struct kv_space *space,
 		      struct kv_quota quota)
 {
-	assert_int_equal(kv_space_set_quota(t->cache, space, &quota), 0);
+	assert_int_equal(kv_space_set_quota(t->cache, space, NULL, &quota), 0);
 }
 
 static void a_quota_of_dram_is_met_by_every_save(void **state)
@@ -106,9 +106,9 @@ static void refused_blocks_are_written_under_a_larger_quota(void **state)
 	await_ssd(t, 0);
 	await_ssd(t, 1);
 	/* The same for the quota of a user. */
-	assert_int_equal(kv_tenant_set_quota(t->cache, 1, &small), 0);
+	assert_int_equal(kv_tenant_set_quota(t->cache, 1, NULL, &small), 0);
 	save_refused(t, 2);
-	assert_int_equal(kv_tenant_set_quota(t->cache, 1, &none), 0);
+	assert_int_equal(kv_tenant_set_quota(t->cache, 1, NULL, &none), 0);
 	await_ssd(t, 2);
 }
 
@@ -162,11 +162,13 @@ static void reserves_cannot_exceed_the_tier(void **state)
 	struct kv_quota quota = {.reserve_dram = 40 * MIB};
 
 	set_quota(t, t->space, quota);
-	assert_int_equal(kv_space_set_quota(t->cache, b, &quota), -ENOSPC);
+	assert_int_equal(kv_space_set_quota(t->cache, b, NULL, &quota),
+			 -ENOSPC);
 	quota.reserve_dram = 24 * MIB;
 	set_quota(t, b, quota);
 	quota = (struct kv_quota){.reserve_ssd = 1ull << 62};
-	assert_int_equal(kv_space_set_quota(t->cache, b, &quota), -ENOSPC);
+	assert_int_equal(kv_space_set_quota(t->cache, b, NULL, &quota),
+			 -ENOSPC);
 	/* After a mount with less memory, each reserve is scaled down; its user
 	 * can then lower the reserve. */
 	t->config.dram = 32 * MIB;
@@ -178,6 +180,23 @@ static void reserves_cannot_exceed_the_tier(void **state)
 	assert_int_equal(t->space->in[DRAM].guaranteed, 20 * MIB);
 	quota = (struct kv_quota){.reserve_dram = 10 * MIB};
 	set_quota(t, b, quota);
+}
+
+static void a_quota_that_was_changed_meanwhile_is_not_set(void **state)
+{
+	struct tiers *t = *state;
+	const struct kv_quota none = {0}, small = {.quota_ssd = MIB},
+			      hour = {.ttl = 3600};
+
+	set_quota(t, t->space, small);
+	assert_int_equal(kv_space_set_quota(t->cache, t->space, &none, &hour),
+			 -EAGAIN);
+	assert_int_equal(kv_space_stat(t->cache, t->space).quota.ttl, 0);
+	assert_int_equal(kv_space_set_quota(t->cache, t->space, &small, &hour),
+			 0);
+	assert_int_equal(kv_tenant_set_quota(t->cache, 1, &hour, &small),
+			 -EAGAIN);
+	assert_int_equal(kv_tenant_set_quota(t->cache, 1, &none, &small), 0);
 }
 
 static void all_of_them_persist(void **state)
@@ -387,6 +406,7 @@ int main(void)
 		TEST(refused_blocks_are_written_once_there_is_room),
 		TEST(a_smaller_quota_is_met_soon),
 		TEST(reserves_cannot_exceed_the_tier),
+		TEST(a_quota_that_was_changed_meanwhile_is_not_set),
 		TEST(all_of_them_persist),
 		TEST(saves_beyond_the_rate_are_refused),
 		TEST(what_was_not_sealed_costs_no_rate),

@@ -36,7 +36,7 @@ static struct kv_space *space_of(struct small *s, const char *name,
 	if (!space)
 		assert_int_equal(
 			kv_space_create(s->cache, name, 0, 0, 0755, &space), 0);
-	assert_int_equal(kv_space_set_quota(s->cache, space, &quota), 0);
+	assert_int_equal(kv_space_set_quota(s->cache, space, NULL, &quota), 0);
 	return space;
 }
 
@@ -231,7 +231,8 @@ static void a_flush_is_told_what_a_quota_refuses(void **state)
 	_Atomic bool done = false;
 	struct kv_flush flush = {.done = flushed, .arg = &done};
 
-	assert_int_equal(kv_space_set_quota(s->cache, s->space, &quota), 0);
+	assert_int_equal(kv_space_set_quota(s->cache, s->space, NULL, &quota),
+			 0);
 	stall(s, 1000);
 	assert_int_equal(small_save(s, 1), 0);
 	kv_flush_submit(s->cache, s->space, &flush);

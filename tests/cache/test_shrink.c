@@ -222,7 +222,7 @@ static void what_a_reserve_has_left_can_be_read(void **state)
 	struct kv_block *block;
 
 	fill(s);
-	must(kv_space_set_quota(s->cache, s->space, &quota) == 0);
+	must(kv_space_set_quota(s->cache, s->space, NULL, &quota) == 0);
 	must(small_close(s) == 0);
 	s->config.ssd = 32 << 20;
 	small_must_open(s);
@@ -245,7 +245,7 @@ static void reserved_blocks_stay(void **state)
 
 	fill(s);
 	must(kv_space_create(s->cache, "other", 7, 7, 0755, &other) == 0);
-	must(kv_space_set_quota(s->cache, other, &quota) == 0);
+	must(kv_space_set_quota(s->cache, other, NULL, &quota) == 0);
 	s->space = other;
 	for (unsigned n = 0; n < 40; n++)
 		must(small_save_seed(s, n, n, BLOCK) == 0 &&

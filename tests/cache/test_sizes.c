@@ -165,7 +165,7 @@ static void a_change_of_size_that_fails_stops_one_space_only(void **state)
 
 	assert_int_equal(kv_space_create(s->cache, "large", 0, 0, 0755, &large),
 			 0);
-	assert_int_equal(kv_space_set_quota(s->cache, small, &all), 0);
+	assert_int_equal(kv_space_set_quota(s->cache, small, NULL, &all), 0);
 	assert_int_equal(save(s, 0, files * in_file - 10, SMALL), 0);
 	for (unsigned i = 0; i < files * in_file - 10; i++) {
 		struct kv_block *block = small_get(s, i);

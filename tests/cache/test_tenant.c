@@ -11,7 +11,7 @@
 
 static void set_quota(struct tiers *t, uint32_t uid, struct kv_quota quota)
 {
-	assert_int_equal(kv_tenant_set_quota(t->cache, uid, &quota), 0);
+	assert_int_equal(kv_tenant_set_quota(t->cache, uid, NULL, &quota), 0);
 }
 
 static struct kv_space *of_user(struct tiers *t, unsigned n)
@@ -183,16 +183,19 @@ static void reserves_of_a_user_and_his_spaces_overlap(void **state)
 
 	set_quota(t, USER, quota);
 	quota.reserve_dram = 30 * MIB;
-	assert_int_equal(kv_space_set_quota(t->cache, t->space, &quota), 0);
+	assert_int_equal(kv_space_set_quota(t->cache, t->space, NULL, &quota),
+			 0);
 	/* This space has 30 of the 40 MiB that are guaranteed to the user; 24
 	 * MiB of DRAM are left for the guarantees of other users. */
-	assert_int_equal(kv_tenant_set_quota(t->cache, 2, &quota), -ENOSPC);
-	assert_int_equal(kv_space_set_quota(t->cache, x, &quota), -ENOSPC);
+	assert_int_equal(kv_tenant_set_quota(t->cache, 2, NULL, &quota),
+			 -ENOSPC);
+	assert_int_equal(kv_space_set_quota(t->cache, x, NULL, &quota),
+			 -ENOSPC);
 	quota.reserve_dram = 24 * MIB;
 	set_quota(t, 2, quota);
-	assert_int_equal(kv_space_set_quota(t->cache, x, &quota), 0);
+	assert_int_equal(kv_space_set_quota(t->cache, x, NULL, &quota), 0);
 	quota.reserve_dram = 41 * MIB;
-	assert_int_equal(kv_space_set_quota(t->cache, t->space, &quota),
+	assert_int_equal(kv_space_set_quota(t->cache, t->space, NULL, &quota),
 			 -ENOSPC);
 	check_sums(t, USER);
 	check_sums(t, 2);
@@ -467,7 +470,7 @@ static void too_many_users_are_refused(void **state)
 	for (uint32_t uid = 1000; uid < 1000 + 4096; uid++)
 		kv_tenant_make(t->cache, uid)->quota = quota;
 	kv_unlock(t->cache);
-	r = kv_tenant_set_quota(t->cache, 1, &quota);
+	r = kv_tenant_set_quota(t->cache, 1, NULL, &quota);
 	assert_int_equal(r, -ENOSPC);
 	quota.quota_ssd = 2 * MIB;
 	set_quota(t, 1000, quota);

@@ -2,15 +2,17 @@
 /*
  * test_access.c - which callers may use the mount, and a space.
  *
- * OWNS      nothing.
+ * OWNS      one cache, in the test of limits.
  *
  * LOCKING   none.
  */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <stdio.h>
 
 #include "fs/base/access.h"
 
@@ -145,6 +147,71 @@ static void special_bits_of_the_mode_give_no_rights(void **state)
 	assert_false(may(07000, OTHER, EXTRA, X_OK));
 }
 
+struct setter {
+	pthread_t thread;
+	struct kv_cache *cache;
+	struct kv_space *space; /* NULL: the limits of user OWNER */
+	const char *name;
+	size_t at; /* offset of the limit in struct kv_quota */
+	unsigned failed, lost;
+};
+
+/* Set one limit many times, and count the values that do not read back. */
+static void *set_often(void *arg)
+{
+	struct setter *s = arg;
+	struct kv_quota quota;
+	char text[64];
+
+	for (uint64_t i = 1; i <= 10000; i++) {
+		snprintf(text, sizeof(text), "%s=%u", s->name, (unsigned)i);
+		s->failed += kv_limits_set(s->cache, &rules, 0, s->space, OWNER,
+					   text) != 0;
+		quota = s->space ? kv_space_stat(s->cache, s->space).quota
+				 : kv_tenant_stat(s->cache, OWNER).quota;
+		s->lost += *(uint64_t *)((char *)&quota + s->at) != i;
+	}
+	return NULL;
+}
+
+static void limits_set_at_once_are_all_kept(void **state)
+{
+	struct kv_cache_config config = {.dram = 64u << 20,
+					 .segment = 8u << 20,
+					 .hugepages = KV_HUGE_OFF,
+					 .evict = "lru"};
+	struct kv_cache *cache;
+	struct kv_space *space;
+	char *why = NULL;
+
+	(void)state;
+	assert_int_equal(kv_cache_open(&config, &cache, &why), 0);
+	assert_int_equal(
+		kv_space_create(cache, "s", OWNER, GROUP, 0700, &space), 0);
+	for (int i = 0; i < 2; i++) {
+		struct setter setters[] = {
+			{.name = "quota.dram",
+			 .at = offsetof(struct kv_quota, quota_dram)},
+			{.name = "ttl", .at = offsetof(struct kv_quota, ttl)},
+		};
+
+		for (int k = 0; k < 2; k++) {
+			setters[k].cache = cache;
+			setters[k].space = i == 0 ? space : NULL;
+			pthread_create(&setters[k].thread, NULL, set_often,
+				       &setters[k]);
+		}
+		for (int k = 0; k < 2; k++)
+			pthread_join(setters[k].thread, NULL);
+		for (int k = 0; k < 2; k++) {
+			assert_int_equal(setters[k].failed, 0);
+			assert_int_equal(setters[k].lost, 0);
+		}
+	}
+	kv_space_put(space);
+	kv_cache_close(cache);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -157,6 +224,7 @@ int main(void)
 		cmocka_unit_test(a_squashed_root_is_a_user_as_any_other),
 		cmocka_unit_test(who_is_not_listed_is_not_let_in),
 		cmocka_unit_test(the_mode_of_the_root_directory_counts),
+		cmocka_unit_test(limits_set_at_once_are_all_kept),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

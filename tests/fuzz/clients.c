@@ -132,7 +132,7 @@ static void limit(struct kv_space *space)
 {
 	struct kv_quota quota = {.quota_dram = 8 << 15, .quota_ssd = 5 << 15};
 
-	fuzz_must(kv_space_set_quota(cache, space, &quota) == 0);
+	fuzz_must(kv_space_set_quota(cache, space, NULL, &quota) == 0);
 }
 
 /* Set the uid of this thread only; the daemon asks for it on connect. */
