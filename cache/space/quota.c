@@ -141,8 +141,8 @@ void kv_quotas_settle(struct kv_cache *cache)
 	kv_unlock(cache);
 }
 
-/* Set the quota at @where from *@expected (NULL: any) to @quota, and let the
- * bucket @puts of its rate be full.  Lowering a reserve always succeeds.
+/* Set the quota at @where from *@expected (NULL: any) to @quota, and fill the
+ * bucket @puts for a first rate.  Lowering a reserve always succeeds.
  * -EAGAIN: the quota is another; -ENOSPC: the tier is too small to raise it. */
 static int set_quota(struct kv_cache *cache, struct kv_quota *where,
 		     struct kv_bucket *puts, const struct kv_quota *expected,
@@ -155,7 +155,8 @@ static int set_quota(struct kv_cache *cache, struct kv_quota *where,
 		return -EAGAIN;
 	*where = *quota;
 	cache->may_expire |= quota->ttl > 0;
-	*puts = (struct kv_bucket){0};
+	if (before.rate_put == 0)
+		*puts = (struct kv_bucket){0};
 	for (enum kv_node_tier tier = 0; tier < TIERS; tier++) {
 		const uint64_t all = kv_tier_bytes(cache, tier);
 

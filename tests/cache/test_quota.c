@@ -232,6 +232,30 @@ static void saves_beyond_the_rate_are_refused(void **state)
 	assert_int_equal(r, 0);
 }
 
+static void a_change_of_limits_does_not_pay_for_saves(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_quota quota = {.rate_put = 1000};
+
+	/* Debt of saves without a rate does not count. */
+	for (unsigned i = 0; i < 10; i++)
+		tiers_must_save(t, t->space, i, 0);
+	set_quota(t, t->space, quota);
+	assert_int_equal(tiers_save(t, t->space, 10, 0), 0);
+	assert_int_equal(tiers_save(t, t->space, 11, 0), -EAGAIN);
+	quota.ttl = 3600;
+	set_quota(t, t->space, quota);
+	assert_int_equal(tiers_save(t, t->space, 11, 0), -EAGAIN);
+	/* An owner may lower the rate. */
+	quota.rate_put = 999;
+	set_quota(t, t->space, quota);
+	assert_int_equal(tiers_save(t, t->space, 11, 0), -EAGAIN);
+	quota.reserve_dram = UINT64_C(1) << 40;
+	assert_int_equal(kv_space_set_quota(t->cache, t->space, NULL, &quota),
+			 -ENOSPC);
+	assert_int_equal(tiers_save(t, t->space, 11, 0), -EAGAIN);
+}
+
 static void what_was_not_sealed_costs_no_rate(void **state)
 {
 	struct tiers *t = *state;
@@ -409,6 +433,7 @@ int main(void)
 		TEST(a_quota_that_was_changed_meanwhile_is_not_set),
 		TEST(all_of_them_persist),
 		TEST(saves_beyond_the_rate_are_refused),
+		TEST(a_change_of_limits_does_not_pay_for_saves),
 		TEST(what_was_not_sealed_costs_no_rate),
 		TEST(in_peace_everything_is_a_hit),
 		TEST(a_flood_costs_a_reserve_in_dram_no_hits),
