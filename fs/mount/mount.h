@@ -417,7 +417,8 @@ struct kv_block *kv_draft_block(struct kv_draft *draft);
 
 /* ---- the set of byte ranges of a draft that were written ---- */
 
-#define KV_COVERAGE_MAX 4096 /* separate ranges */
+/* separate ranges, 4 KiB for each upload: not charged to its user */
+#define KV_COVERAGE_MAX 256
 
 struct kv_span {
 	uint64_t start, end; /* end exclusive */

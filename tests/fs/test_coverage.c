@@ -23,8 +23,25 @@ static void too_many_holes_are_refused_and_change_nothing(void **state)
 		assert_int_equal(kv_coverage_add(&c, i * 4, i * 4 + 2), 0);
 	assert_int_equal(kv_coverage_add(&c, 1000000, 1000001), -EFBIG);
 	assert_int_equal(c.n, KV_COVERAGE_MAX);
+	/* The ranges are not charged to the user, so they must be few. */
+	assert_in_range(c.room * sizeof(*c.ranges), 1, KV_PAGE);
 	assert_int_equal(kv_coverage_add(&c, 0, 100), 0);
 	assert_int_equal(kv_coverage_prefix(&c), 102);
+	kv_coverage_fini(&c);
+}
+
+/* The 128 KiB requests of a 64 MiB block arrive in the worst order. */
+static void every_order_of_large_requests_is_recorded(void **state)
+{
+	const uint64_t request = 128u << 10, end = 64u << 20;
+	struct kv_coverage c = {0};
+
+	(void)state;
+	for (int odd = 1; odd >= 0; odd--)
+		for (uint64_t i = odd * request; i < end; i += 2 * request)
+			assert_int_equal(kv_coverage_add(&c, i, i + request),
+					 0);
+	assert_int_equal(kv_coverage_prefix(&c), end);
 	kv_coverage_fini(&c);
 }
 
@@ -101,6 +118,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(too_many_holes_are_refused_and_change_nothing),
+		cmocka_unit_test(every_order_of_large_requests_is_recorded),
 		cmocka_unit_test(nothing_written_covers_nothing),
 		cmocka_unit_test(a_hole_ends_the_prefix_until_it_is_filled),
 		cmocka_unit_test(random_writes_agree_with_a_map_of_bytes),
