@@ -20,7 +20,7 @@
  *   (2) coverage lists the bytes of head or fill that were written: its ranges are not
  *       empty, ascend, and do not touch.
  *   (3) A block's header is parsed again when the block is sealed, since it may have
- *       been overwritten.
+ *       been overwritten, but not at each retry of a write that waits for a slot.
  *   (4) In SEALING, while a thread waits for the disk, nothing changes.
  *
  * LOCKING   draft->lock guards every field that is not marked fixed.  No other lock of
@@ -51,7 +51,7 @@ struct kv_draft {
 	uint64_t head_room;
 	bool complete; /* in state HEAD: the text is a valid layout */
 	struct kv_fill *fill;
-	uint64_t length;	/* in state FILLING: length of the whole file */
+	uint64_t length; /* length of the whole file; 0: not parsed yet */
 	struct kv_block *block; /* sealed block; NULL: gone, or too much open */
 	struct kv_open_charge *charge; /* charge for the open @block */
 };
@@ -146,6 +146,7 @@ static void clear_locked(struct kv_draft *draft)
 	if (draft->fill)
 		kv_fill_drop(draft->cache, kv_steal(draft->fill));
 	kv_coverage_fini(&draft->coverage);
+	draft->length = 0;
 }
 
 void kv_draft_free(struct kv_draft *draft)
@@ -184,20 +185,22 @@ static int take_length_locked(struct kv_draft *draft)
 {
 	struct kv_space_info info;
 	struct kv_meta meta;
-	uint64_t length, payload;
-	int r;
+	uint64_t payload;
+	int r = 0;
 
 	kv_assert_locked(&draft->lock);
 	info = kv_space_stat(draft->cache, draft->space);
-	r = kv_block_parse(draft->head, kv_coverage_prefix(&draft->coverage),
-			   info.layout, &length, &payload, &meta);
+	if (draft->length == 0)
+		r = kv_block_parse(
+			draft->head, kv_coverage_prefix(&draft->coverage),
+			info.layout, &draft->length, &payload, &meta);
 	if (r == -EAGAIN)
 		return 0;
 	if (r < 0)
 		return fail_locked(draft, r);
-	if (kv_coverage_end(&draft->coverage) > length)
+	if (kv_coverage_end(&draft->coverage) > draft->length)
 		return fail_locked(draft, -EFBIG);
-	r = kv_fill_begin(draft->cache, draft->space, NULL, length,
+	r = kv_fill_begin(draft->cache, draft->space, NULL, draft->length,
 			  &draft->fill);
 	if (r == -EFBIG)
 		return fail_locked(draft, r);
@@ -210,7 +213,6 @@ static int take_length_locked(struct kv_draft *draft)
 		       draft->head + range.start, range.end - range.start);
 	}
 	drop_head_locked(draft);
-	draft->length = length;
 	draft->state = FILLING;
 	return 0;
 }
@@ -275,6 +277,8 @@ static int write_head_locked(struct kv_draft *draft, const void *data, size_t n,
 	r = kv_coverage_add(&draft->coverage, end - n, end);
 	if (r < 0)
 		return r;
+	if (memcmp(draft->head + end - n, data, n) != 0)
+		draft->length = 0;
 	memcpy(draft->head + end - n, data, n);
 	return is_block ? take_length_locked(draft)
 			: check_layout_locked(draft, data, n);

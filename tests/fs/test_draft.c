@@ -12,10 +12,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <dlfcn.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <jansson.h>
 
 #include "common/copy.h"
 #include "fs/mount/mount.h"
@@ -44,6 +46,19 @@ int clock_gettime(clockid_t clock, struct timespec *ret_time)
 	    strcmp(name, "kvfs-sweep") == 0)
 		usleep(20000);
 	return r;
+}
+
+static unsigned parsed; /* headers */
+
+/* Interpose jansson's parser, to count its calls. */
+json_t *json_loadb(const char *text, size_t n, size_t flags,
+		   json_error_t *ret_error)
+{
+	json_t *(*real)(const char *, size_t, size_t, json_error_t *);
+
+	*(void **)&real = dlsym(RTLD_NEXT, "json_loadb");
+	parsed++;
+	return real(text, n, flags, ret_error);
 }
 
 /* Write to a draft as the mount does, which retries when there may be room. */
@@ -206,6 +221,34 @@ a_header_written_over_before_the_seal_is_looked_at_again(void **state)
 	write_draft(draft, "\1", 1, 0);
 	assert_int_equal(kv_draft_seal(draft, 0, &is_new), -EINVAL);
 	kv_draft_free(draft);
+}
+
+static void a_write_that_waits_for_the_rate_parses_its_header_once(void **state)
+{
+	struct fixture *f = *state;
+	const struct kv_quota slow = {.rate_put = 1000}, none = {0};
+	struct kv_draft *draft = new_draft(f), *first = new_draft(f);
+	bool is_new;
+
+	assert_int_equal(kv_space_set_quota(f->cache, f->space, NULL, &slow),
+			 0);
+	assert_int_equal(write_draft(first, f->file, 1000, 0), 0);
+	parsed = 0;
+	for (int i = 0; i < 100; i++)
+		assert_int_equal(kv_draft_write(draft, f->file, 100000, 0),
+				 -EAGAIN);
+	assert_int_equal(parsed, 1);
+	/* Another header, of a file that is shorter, replaces the first. */
+	make_file(f->file, FILE_BYTES - 1);
+	assert_int_equal(kv_draft_write(draft, f->file, 1000, 0), -EAGAIN);
+	assert_int_equal(parsed, 2);
+	assert_int_equal(kv_space_set_quota(f->cache, f->space, NULL, &none),
+			 0);
+	assert_int_equal(write_draft(draft, f->file, FILE_BYTES - 1, 0), 0);
+	assert_int_equal(parsed, 2);
+	assert_int_equal(kv_draft_seal(draft, 0, &is_new), 1);
+	kv_draft_free(draft);
+	kv_draft_free(first);
 }
 
 static void order_and_size_of_writes_do_not_matter(void **state)
@@ -400,6 +443,7 @@ int main(void)
 		TEST(a_hole_never_seals),
 		TEST(heads_are_bounded_by_their_users_share),
 		TEST(a_header_written_over_before_the_seal_is_looked_at_again),
+		TEST(a_write_that_waits_for_the_rate_parses_its_header_once),
 		TEST(order_and_size_of_writes_do_not_matter),
 		TEST(other_bytes_of_a_sealed_key_are_refused),
 		TEST(what_was_written_reads_back_before_and_after_the_seal),
