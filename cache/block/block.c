@@ -695,6 +695,7 @@ bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
 	kv_slot_quit_locked(cache, old);
 	new->alone = true;
 	kv_slot_publish_locked(cache, new, block);
+	new->former = old->former;
 	if (block->flags & BLOCK_PINNED)
 		kv_ssd_pinned_locked(cache, block, true);
 	if (cache->config.writeback == KV_WRITEBACK_ALL)

@@ -296,6 +296,7 @@ struct kv_slot {
 	uint32_t holds;		   /* number of holds by views and writes */
 	/* slot on SSD to which the block is being written */
 	uint32_t file, slot_number;
+	uint64_t former;  /* SSD slot that the block had, or UINT64_MAX */
 	uint32_t payload; /* offset of the tensors in the block's file */
 	uint8_t state;
 	bool must;    /* a flush waits for the block to be durable */

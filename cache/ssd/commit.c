@@ -17,7 +17,8 @@
  *   (1) A record is committed only after its data was synced.
  *   (2) Of the records of one space and key, all but the one with the highest
  *       generation are of removed blocks whose deletions are under way; after a
- *       crash the next mount continues them.
+ *       crash the next mount continues them.  The highest has one record: that of
+ *       a former slot is deleted by the transaction that puts the new one.
  *   (3) After a failed round, written blocks are queued again, and deletions
  *       wait for the next round.
  *   (4) Blocks that the index has no room for wait for the next round, in their
@@ -48,7 +49,7 @@ struct put {
 	bool removed;	/* the block was removed before the round */
 	bool token_ids; /* put the block's token ids into the index */
 	struct kv_slot_record record;
-	uint64_t slot_id;
+	uint64_t slot_id, former; /* @former: as in kv_slot */
 };
 
 struct update {
@@ -249,6 +250,7 @@ static int round_begin(struct kv_cache *cache, struct round *round)
 		put->slot = slot;
 		put->device = file->device;
 		put->slot_id = kv_slot_id(slot->file, slot->slot_number);
+		put->former = slot->former;
 		put->token_ids = layout && layout->token_ids;
 		put->removed = block->flags & BLOCK_REMOVED;
 		put->record = kv_slot_prologue(slot)->record;
@@ -335,12 +337,19 @@ static int write_index(struct kv_cache *cache, struct round *round)
 	for (; r == 0 && round->n_put < round->n_puts; round->n_put++) {
 		const struct put *put = &round->puts[round->n_put];
 		_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+		struct kv_slot_record former;
 
 		if (put->removed || put->device->failed)
 			continue;
 		if (!kv_txn_has_room(batch, KV_PUT_FAR))
 			break;
 		r = token_ids_of(batch, put, &ids);
+		/* A mount cannot tell a former record from this one. */
+		if (r == 0 && put->former != UINT64_MAX &&
+		    kv_index_get(cache->index, put->former, &former, NULL) ==
+			    0 &&
+		    former.generation == put->record.generation)
+			r = kv_record_delete(batch, put->former);
 		if (r == 0)
 			r = kv_txn_put_slot(batch, put->slot_id, &put->record);
 		if (r == 0 && ids)

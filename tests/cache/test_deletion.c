@@ -457,6 +457,43 @@ static void a_flush_after_a_crash_covers_earlier_removals(void **state)
 	assert_int_equal(present(s), 0);
 }
 
+/* A block that is evicted from SSD only is written again while the deletion of its
+ * former record waits for other deletions of its space. */
+static void a_pin_counts_beside_the_record_of_a_former_slot(void **state)
+{
+	struct small *s = *state;
+	struct kv_block *block;
+
+	save_many(s);
+	hold = true;
+	kv_lock(s->cache);
+	for (unsigned n = 0; n < 20; n++)
+		kv_ssd_evict_own_locked(s->cache, s->space);
+	kv_unlock(s->cache);
+	wait_until_held();
+	for (bool more = true; more && small_durable(s, 100);) {
+		kv_lock(s->cache);
+		more = kv_ssd_evict_own_locked(s->cache, s->space);
+		kv_unlock(s->cache);
+	}
+	assert_false(small_durable(s, 100));
+	block = small_get(s, 100);
+	assert_non_null(block);
+	assert_int_equal(kv_block_pin(s->cache, block, true), 0);
+	assert_int_equal(kv_block_sync(s->cache, block), 0);
+	kv_block_put(s->cache, block);
+	crash(s);
+	small_must_open(s);
+	block = small_get(s, 100);
+	assert_non_null(block);
+	assert_true(kv_block_stat(s->cache, block).pinned);
+	kv_block_put(s->cache, block);
+	assert_int_equal(small_view(s, 100, TINY), 0);
+	while (small_busy(s))
+		usleep(1000);
+	small_check(s);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -473,6 +510,7 @@ int main(void)
 		TEST(the_first_save_after_a_crash_waits_for_no_sweep),
 		TEST(what_a_crash_left_is_swept_before_its_slot_is_taken),
 		TEST(a_flush_after_a_crash_covers_earlier_removals),
+		TEST(a_pin_counts_beside_the_record_of_a_former_slot),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -237,6 +237,68 @@ static void a_directory_that_is_read_only_fails_at_once(void **state)
 	assert_string_equal(small_stats(s).ssd_state, "a directory failed");
 }
 
+/* ---- blocks of a directory that failed ---- */
+
+/* Return a block of the second directory that is also in memory. */
+static unsigned one_there(struct small *s)
+{
+	unsigned n = 0;
+
+	while (!count_more(s, n, n + 1))
+		n++;
+	return n;
+}
+
+/* Let the second directory fail, and wait until block @n is durable in STORE. */
+static void fail_and_rewrite(struct small *s, unsigned n)
+{
+	fail_writes(s, 1, EROFS, 0);
+	while (!small_durable(s, n) || count_more(s, n, n + 1))
+		usleep(1000);
+}
+
+static void open_again(struct small *s)
+{
+	disk_behave();
+	assert_int_equal(small_close(s), 0);
+	small_must_open(s);
+	assert_false(small_stats(s).ssd_degraded);
+}
+
+static void a_removed_block_stays_away_when_its_directory_is_back(void **state)
+{
+	struct small *s = *state;
+	const unsigned n = one_there(s);
+
+	fail_and_rewrite(s, n);
+	assert_int_equal(small_remove_block(s, n), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	open_again(s);
+	assert_null(small_get(s, n));
+	assert_int_equal(small_view(s, n + 1, BYTES), 0);
+	small_check(s);
+}
+
+static void a_pin_of_a_block_that_was_written_again_stays(void **state)
+{
+	struct small *s = *state;
+	const unsigned n = one_there(s);
+	struct kv_block *block;
+
+	fail_and_rewrite(s, n);
+	block = small_get(s, n);
+	assert_int_equal(kv_block_pin(s->cache, block, true), 0);
+	assert_int_equal(kv_block_sync(s->cache, block), 0);
+	kv_block_put(s->cache, block);
+	open_again(s);
+	block = small_get(s, n);
+	assert_non_null(block);
+	assert_true(kv_block_stat(s->cache, block).pinned);
+	kv_block_put(s->cache, block);
+	assert_int_equal(small_view(s, n, BYTES), 0);
+	small_check(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -265,6 +327,12 @@ int main(void)
 			tear_down),
 		cmocka_unit_test_setup_teardown(
 			a_directory_that_is_read_only_fails_at_once, set_up,
+			tear_down),
+		cmocka_unit_test_setup_teardown(
+			a_removed_block_stays_away_when_its_directory_is_back,
+			set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			a_pin_of_a_block_that_was_written_again_stays, set_up,
 			tear_down),
 	};
 
