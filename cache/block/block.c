@@ -92,8 +92,13 @@ void kv_block_unwanted_locked(struct kv_cache *cache,
 			      const struct kv_block *block)
 {
 	const struct kv_key key = kv_block_key(block);
+	struct kv_space *space = kv_block_space(cache, block);
 
-	kv_removed_add_locked(cache, kv_block_space(cache, block), &key);
+	kv_removed_add_locked(cache, space, &key);
+	/* Its record there would bring the block back with the device. */
+	if (block->slot && block->slot->lost)
+		kv_extent_delete_locked(cache, space, block->slot->former,
+					false);
 	kv_cause_note_block(cache, block, KV_CAUSE_REMOVED);
 }
 
@@ -696,6 +701,7 @@ bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
 	new->alone = true;
 	kv_slot_publish_locked(cache, new, block);
 	new->former = old->former;
+	new->lost = old->lost;
 	if (block->flags & BLOCK_PINNED)
 		kv_ssd_pinned_locked(cache, block, true);
 	if (cache->config.writeback == KV_WRITEBACK_ALL)

@@ -305,6 +305,7 @@ struct kv_slot {
 	bool written; /* the last write of the block to SSD has ended */
 	bool pulled;  /* moved to the front of the write queue by a child */
 	bool pinned;  /* the block is pinned; counted in pins.bytes */
+	bool lost;    /* @former is on a failed device, and keeps its record */
 };
 
 /* A memfd of the arena, and the daemon's mapping of it. */

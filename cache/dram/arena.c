@@ -246,6 +246,7 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 	slot->state = SLOT_READY;
 	slot->block = block;
 	slot->former = UINT64_MAX;
+	slot->lost = false;
 	block->slot = slot;
 	if (kv_block_unpersisted(block))
 		kv_unpersisted_add_locked(cache, slot);

@@ -28,7 +28,7 @@
  *   (1) STORE, the first device, never fails: health.c has its state.
  *   (2) No slot of a failed device is taken: its files are closed.
  *   (3) A device that fails keeps its blocks' records in the index, until a block
- *       is written to another device from DRAM.
+ *       is removed, or written to another device from DRAM.
  *
  * LOCKING    cache->lock; none during I/O.  `failed` may be read without.
  */

@@ -615,8 +615,10 @@ static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 	kv_evict_list_drop(kv_evict_list_ssd(cache, block), block->number);
 	kv_count_bytes(SSD, kv_block_space(cache, block), -file->slot_bytes);
 	block->file = block->slot_number = KV_NONE;
-	if (block->slot)
+	if (block->slot) {
 		block->slot->former = id;
+		block->slot->lost = file->device->failed;
+	}
 	if (!(block->flags & BLOCK_REMOVED))
 		kv_feed_note_locked(cache, kv_block_space(cache, block), block);
 	/* A pinned block that is also in DRAM will be written again. */

@@ -279,6 +279,26 @@ static void a_removed_block_stays_away_when_its_directory_is_back(void **state)
 	small_check(s);
 }
 
+static void so_does_one_that_was_not_yet_written_again(void **state)
+{
+	struct small *s = *state;
+	const unsigned n = one_there(s);
+
+	disk.us = 300000;
+	kv_lock(s->cache);
+	(void)kv_device_fail_locked(s->cache, &s->cache->ssd.devices[1],
+				    -EROFS);
+	kv_unlock(s->cache);
+	while (small_durable(s, n))
+		usleep(1000);
+	assert_int_equal(small_remove_block(s, n), 0);
+	disk.us = 0;
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	open_again(s);
+	assert_null(small_get(s, n));
+	small_check(s);
+}
+
 static void a_pin_of_a_block_that_was_written_again_stays(void **state)
 {
 	struct small *s = *state;
@@ -331,6 +351,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			a_removed_block_stays_away_when_its_directory_is_back,
 			set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			so_does_one_that_was_not_yet_written_again, set_up,
+			tear_down),
 		cmocka_unit_test_setup_teardown(
 			a_pin_of_a_block_that_was_written_again_stays, set_up,
 			tear_down),
