@@ -9,7 +9,8 @@
  * INVARIANTS
  *   (1) Prologues are read only at multiples of slot_bytes: all other pages
  *       have bytes of users.
- *   (2) Of two blocks with one key a rebuild keeps the higher generation.
+ *   (2) Of two blocks with one key a rebuild keeps the higher generation; of two
+ *       copies of one block, after a crash in a move, one whose data are whole.
  *   (3) A rebuild leaves out blocks of unknown spaces; every length was
  *       compared with the size of its slot.
  *   (4) After a rebuild no generation and no space id that was seen is used
@@ -694,9 +695,28 @@ static int by_key(const void *a, const void *b)
 	const struct item *x = a, *y = b;
 	int r = XXH128_cmp(&x->hash, &y->hash);
 
-	return r			       ? r
-	       : x->generation < y->generation ? -1
-					       : x->generation > y->generation;
+	if (r == 0)
+		r = (x->generation > y->generation) -
+		    (x->generation < y->generation);
+	return r ? r : y->damaged - x->damaged;
+}
+
+/* Return 0 if the block's data are whole, or the error of reading them. */
+static int check_whole(const struct work *work, uint64_t slot_id)
+{
+	const uint32_t id = (uint32_t)(slot_id >> 32), at = (uint32_t)slot_id;
+	const struct file *file = bsearch(&id, work->files, work->n_files,
+					  sizeof(*file), kv_by_id);
+	const uint64_t bytes = file->trailer.slot_bytes;
+	_cleanup_(kv_closep) int fd =
+		kv_segfile_open(work->segments, id, O_RDONLY);
+	struct kv_found found;
+
+	kv_segfile_scan(fd, work->out->info.store, bytes, at, 1, NULL, &found);
+	return found.state != KV_FOUND_BLOCK
+		       ? -EIO
+		       : kv_block_verify(fd, kv_segfile_at_slot(bytes, at),
+					 &found.record, NULL, 0);
 }
 
 static int drop_duplicates(struct work *work)
@@ -708,9 +728,18 @@ static int drop_duplicates(struct work *work)
 		qsort(items, work->n_items, sizeof(*items), by_key);
 	for (size_t i = 0; r == 0 && i + 1 < work->n_items; i++) {
 		struct kv_txn *batch;
+		const struct item next = items[i + 1];
 
-		if (!XXH128_isEqual(items[i].hash, items[i + 1].hash))
+		if (!XXH128_isEqual(items[i].hash, next.hash))
 			continue;
+		if (items[i].generation == next.generation && !items[i].damaged)
+			r = check_whole(work, next.slot_id);
+		if (kv_is_shortage(r))
+			return r;
+		if (r < 0) {
+			items[i + 1] = items[i];
+			items[i] = next;
+		}
 		r = batch_of(work, &batch);
 		if (r == 0)
 			r = kv_txn_delete(batch, KV_PART_SLOTS,

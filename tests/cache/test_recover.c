@@ -312,6 +312,66 @@ static void what_a_reader_holds_open_stays_away(void **state)
 	assert_int_equal(present(s), BLOCKS - 2);
 }
 
+/* Put a layout into the file of the only space, so that a rebuild reads the
+ * token ids of its blocks. */
+static void put_layout(struct small *s, const char *text)
+{
+	_cleanup_(kv_freep) char *name = NULL;
+	_cleanup_(kv_freep) char *layout = NULL;
+	struct kv_space_record record;
+	int dir = store_file(s, "spaces", O_RDONLY | O_DIRECTORY);
+
+	assert_int_equal(kv_space_file_read(dir, 1, &record, &name, &layout),
+			 0);
+	assert_int_equal(kv_space_file_write(dir, &record, name, text), 0);
+	close(dir);
+}
+
+/* A move copied the block's prologue, but not its data, before a power cut: the
+ * data of the new slot are those of another block. */
+static void check_torn_copy(struct small *s, const char *layout)
+{
+	uint8_t page[KV_PAGE], other[KV_PAGE];
+	char name[40], other_name[40];
+	off_t offset, to;
+	int fd;
+
+	save_all(s);
+	assert_int_equal(take_page(s, 5, page, name, &offset), 0);
+	assert_int_equal(take_page(s, BLOCKS - 1, other, other_name, &to), 0);
+	assert_string_equal(name, other_name);
+	assert_true(to > offset);
+	assert_int_equal(small_remove_block(s, BLOCKS - 1), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	crash(s);
+	fd = store_file(s, name, O_RDWR);
+	assert_int_equal(pread(fd, other, KV_PAGE, to), KV_PAGE);
+	assert_int_equal(pwrite(fd, page, KV_PAGE, to), KV_PAGE);
+	memset(other, 0xa5, KV_PAGE);
+	assert_int_equal(pwrite(fd, other, KV_PAGE, to + KV_PAGE), KV_PAGE);
+	close(fd);
+	if (layout)
+		put_layout(s, layout);
+	lose_index(s);
+	small_must_open(s);
+	assert_int_equal(present(s), BLOCKS - 1);
+	assert_int_equal(small_view(s, 5, BYTES), 0);
+	small_check(s);
+}
+
+static void a_torn_copy_of_a_moved_block_costs_nothing(void **state)
+{
+	check_torn_copy(*state, NULL);
+}
+
+static void nor_does_one_whose_token_ids_are_read(void **state)
+{
+	check_torn_copy(*state,
+			"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\","
+			"\"shape\":[19000]}],\"tokens\":16,"
+			"\"token_ids\":true}");
+}
+
 static void what_was_found_damaged_stays_away(void **state)
 {
 	struct small *s = *state;
@@ -1086,6 +1146,8 @@ int main(void)
 		TEST(what_was_removed_and_synced_stays_away),
 		TEST(what_was_never_committed_is_swept),
 		TEST(what_a_reader_holds_open_stays_away),
+		TEST(a_torn_copy_of_a_moved_block_costs_nothing),
+		TEST(nor_does_one_whose_token_ids_are_read),
 		TEST(what_was_found_damaged_stays_away),
 		TEST(a_forged_prologue_brings_nothing),
 		TEST(nor_after_the_slots_have_changed),
