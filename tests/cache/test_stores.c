@@ -319,6 +319,70 @@ static void a_pin_of_a_block_that_was_written_again_stays(void **state)
 	small_check(s);
 }
 
+/* ---- a directory that was away ---- */
+
+static int no_memory(struct kv_ring *ring)
+{
+	(void)ring;
+	return -ENOMEM;
+}
+
+static void run_in_more(const char *command)
+{
+	char all[2 * PATH_MAX];
+
+	snprintf(all, sizeof(all), "cd %s/segments && %s", more, command);
+	assert_int_equal(system(all), 0);
+}
+
+/* Remove a block in the second directory, then bring its file back as it was
+ * before the removal.  Return the block's number. */
+static unsigned remove_and_bring_back(struct small *s)
+{
+	unsigned n = 0;
+
+	while (!count_more(s, n, n + 1))
+		n++;
+	assert_int_equal(small_close(s), 0);
+	run_in_more("mkdir old && cp *.seg old");
+	small_must_open(s);
+	assert_int_equal(small_remove_block(s, n), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(small_close(s), 0);
+	run_in_more("mv old/* . && rmdir old");
+	return n;
+}
+
+/* Mount, lose the index, and look for block @n. */
+static void must_be_swept(struct small *s, unsigned n)
+{
+	char path[128];
+
+	small_must_open(s);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(small_close(s), 0);
+	snprintf(path, sizeof(path), "%s/index/data.mdb", s->path);
+	assert_int_equal(unlink(path), 0);
+	small_must_open(s);
+	assert_null(small_get(s, n));
+}
+
+static void what_a_failed_mount_did_not_sweep_is_swept_by_the_next(void **state)
+{
+	static const struct kv_ring_backend failing = {.start = no_memory};
+	struct small *s = *state;
+	const unsigned n = remove_and_bring_back(s);
+
+	s->config.n_more = 0;
+	small_must_open(s);
+	assert_int_equal(small_close(s), 0);
+	s->config.n_more = 1;
+	s->config.io = &failing;
+	assert_int_equal(small_open(s), -ENOMEM);
+	s->config.io = &disk_backend;
+	must_be_swept(s, n);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -357,6 +421,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			a_pin_of_a_block_that_was_written_again_stays, set_up,
 			tear_down),
+			what_a_failed_mount_did_not_sweep_is_swept_by_the_next,
+			set_up, tear_down),
 	};
 
 	alarm(100);
