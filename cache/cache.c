@@ -221,7 +221,7 @@ static int close_parts(struct kv_cache *cache, bool clean)
 	kv_arena_close(cache);
 	for (uint32_t i = 0; i < ssd->n_devices; i++) {
 		/* The free slots of a device that failed must be swept. */
-		failed |= ssd->devices[i].ring && ssd->devices[i].failed;
+		failed |= ssd->devices[i].dir >= 0 && ssd->devices[i].failed;
 		kv_ring_free(ssd->devices[i].ring);
 	}
 	kv_bounce_free(cache->bounce);

@@ -182,7 +182,8 @@ static int device_open(struct kv_cache *cache, struct kv_device *device,
 	    kv_store_file_write(dir, &info) < 0)
 		return -ENOENT;
 	/* After mounts without DIR its free slots may hold removed blocks. */
-	cache->ssd.unswept |= r == 0 && info.mounts != cache->info.mounts;
+	cache->ssd.unswept |=
+		r == -EBADMSG || (r == 0 && info.mounts != cache->info.mounts);
 	n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
 	if (!cache->config.read_only &&
 	    pwrite(device->lock_fd, pid, (size_t)n, 0) == n)

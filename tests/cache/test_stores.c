@@ -4,10 +4,29 @@
 #include "tests/cache/faulty.h"
 #include "tests/cache/small_store.h"
 
+#include <dlfcn.h>
+
 #define SLOT (KV_PAGE + 20480u) /* bytes of a slot of a block of BYTES */
 #define FIRST 400u /* blocks saved before: they fill the first file, in STORE */
 
 static char more[PATH_MAX]; /* second directory */
+
+/* ---- an interposed fsync, which can fail below the second directory ---- */
+
+static unsigned syncs_left; /* calls until one fails; 0: none fails */
+
+int fsync(int fd)
+{
+	static int (*real)(int);
+
+	if (!real)
+		real = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
+	if (syncs_left && disk_is_below(fd, more) && --syncs_left == 0) {
+		errno = EIO;
+		return -1;
+	}
+	return real(fd);
+}
 
 static void save(struct small *s, unsigned from, unsigned to)
 {
@@ -383,6 +402,34 @@ static void what_a_failed_mount_did_not_sweep_is_swept_by_the_next(void **state)
 	must_be_swept(s, n);
 }
 
+static void a_directory_whose_record_is_damaged_is_swept(void **state)
+{
+	struct small *s = *state;
+	const unsigned n = remove_and_bring_back(s);
+
+	run_in_more("echo damaged > store");
+	must_be_swept(s, n);
+}
+
+/* The mount cannot sync the record of the directory, which the disk has. */
+static void a_directory_that_fails_in_the_mount_is_swept_later(void **state)
+{
+	struct small *s = *state;
+	unsigned n = 0;
+
+	while (!count_more(s, n, n + 1))
+		n++;
+	assert_int_equal(small_close(s), 0);
+	syncs_left = 4;
+	small_must_open(s);
+	assert_int_equal(syncs_left, 0);
+	assert_true(small_stats(s).ssd_degraded);
+	assert_int_equal(small_remove_block(s, n), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(small_close(s), 0);
+	must_be_swept(s, n);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -422,6 +469,12 @@ int main(void)
 			a_pin_of_a_block_that_was_written_again_stays, set_up,
 			tear_down),
 			what_a_failed_mount_did_not_sweep_is_swept_by_the_next,
+			set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			a_directory_whose_record_is_damaged_is_swept, set_up,
+			tear_down),
+		cmocka_unit_test_setup_teardown(
+			a_directory_that_fails_in_the_mount_is_swept_later,
 			set_up, tear_down),
 	};
 
