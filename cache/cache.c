@@ -226,8 +226,8 @@ static int close_parts(struct kv_cache *cache, bool clean)
 	}
 	kv_bounce_free(cache->bounce);
 	/* Blocks without room on SSD are lost, but the store is still clean. */
-	kv_store_close(cache, clean && !failed && !ssd->n_unswept &&
-				      !ssd->deletions.n &&
+	kv_store_close(cache, clean && !failed && !ssd->unswept &&
+				      !ssd->n_unswept && !ssd->deletions.n &&
 				      !ssd->deletions.unqueued &&
 				      !ssd->updates.n &&
 				      (!ssd->dirty || ssd->error == -ENOSPC));

@@ -547,8 +547,10 @@ struct kv_ssd {
 	uint32_t n_files, live_files;
 	LIST_HEAD(, kv_ssd_class) classes;
 	struct kv_eviction eviction;
-	uint64_t sidecars;    /* bytes of STORE/spaces and STORE/tenants */
-	bool unswept;	      /* free slots may hold old prologues */
+	uint64_t sidecars; /* bytes of STORE/spaces and STORE/tenants */
+	/* Free slots may hold old prologues: sweep files after the mount or, if
+	 * a sweep failed, in the next one. */
+	bool unswept;
 	uint32_t n_unswept;   /* files whose free slots are not swept yet */
 	uint64_t sweep_first; /* sweep files of this slot size first */
 	uint64_t swept;	      /* prologues zeroed by the sweep */

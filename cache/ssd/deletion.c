@@ -683,6 +683,7 @@ void kv_sweep_later(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;
 
+	ssd->unswept = false;
 	for (uint32_t id = 0; id < ssd->n_files; id++) {
 		struct kv_segfile *file = ssd->files[id];
 
@@ -696,7 +697,8 @@ void kv_sweep_later(struct kv_cache *cache)
 
 /*
  * Sweep one file: zero the prologues in its free slots, and write the trailer
- * if that is missing.  A file that is being swept is neither removed nor
+ * if that is missing.  If that fails, the store ends unclean, so that the next
+ * mount sweeps again.  A file that is being swept is neither removed nor
  * converted.  Return false if all files are swept.  Releases the lock.
  */
 static bool sweep_one(struct kv_cache *cache)
@@ -738,7 +740,7 @@ static bool sweep_one(struct kv_cache *cache)
 				at, n, taken, found);
 		for (uint32_t i = 0; r == 0 && i < n; i++) {
 			unreadable += found[i].state == KV_FOUND_UNREADABLE;
-			if (found[i].state != KV_FOUND_BLOCK)
+			if (found[i].state < KV_FOUND_BLOCK)
 				continue;
 			r = kv_segfile_zero(file->fd, file->slot_bytes, at + i);
 			zeroed++;
@@ -758,6 +760,10 @@ static bool sweep_one(struct kv_cache *cache)
 	cache->stats.io_errors += unreadable;
 	if (r < 0)
 		kv_note(cache, "sweep_failed=%s", strerror(-r));
+	if (r < 0 && !kv_device_fail_locked(cache, file->device, r)) {
+		ssd->unswept = true;
+		kv_flushes_settle_locked(cache, r);
+	}
 	if (file->unswept) { /* skip it if the file was converted meanwhile */
 		file->unswept = false;
 		ssd->n_unswept--;

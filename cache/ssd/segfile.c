@@ -930,6 +930,9 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 		r = record(cache, file->id, slot_bytes);
 	KV_POINT("file.recorded");
 	kv_lock(cache);
+	ssd->unswept |= unswept && r < 0;
+	kv_flushes_settle_locked(cache,
+				 unswept && !file->device->failed ? r : 0);
 	ssd->n_unswept -= unswept;
 	kv_flushes_settle_locked(cache, 0);
 	if (r == 0) {

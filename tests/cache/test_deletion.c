@@ -14,6 +14,8 @@
 
 #define MANY 300u
 #define TINY 4096u
+#define LARGE 300000u
+#define FULL 4096u /* so many blocks fill all files */
 
 /* ---- interposed calls: zeroing and scanning of slots can be held up ---- */
 
@@ -21,6 +23,18 @@ static _Atomic bool hold, held;
 
 /* the thread that mounts the store; its calls are never held up */
 static pthread_t mounter;
+
+/* numbers of the next reads, and writes of segment files, that fail with EIO */
+static _Atomic int reads_fail, writes_fail;
+
+static bool is_segfile(int fd)
+{
+	char link[64], path[4096] = "";
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	return readlink(link, path, sizeof(path) - 1) > 0 &&
+	       strstr(path, ".seg");
+}
 
 static void wait_here(void)
 {
@@ -39,9 +53,27 @@ int fallocate(int fd, int mode, off_t offset, off_t len)
 							      "fallocate");
 	/* the store allocates its files and memory by fallocate() with mode
 	 * 0 */
+	if (mode != 0 && writes_fail > 0) {
+		errno = EOPNOTSUPP;
+		return -1;
+	}
 	if (mode != 0)
 		wait_here();
 	return real(fd, mode, offset, len);
+}
+
+ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
+{
+	static ssize_t (*real)(int, const void *, size_t, off_t);
+
+	if (!real)
+		real = (ssize_t(*)(int, const void *, size_t, off_t))dlsym(
+			RTLD_NEXT, "pwrite");
+	if (writes_fail > 0 && is_segfile(fd) && writes_fail-- > 0) {
+		errno = EIO;
+		return -1;
+	}
+	return real(fd, data, n, offset);
 }
 
 ssize_t pread(int fd, void *data, size_t n, off_t offset)
@@ -52,6 +84,11 @@ ssize_t pread(int fd, void *data, size_t n, off_t offset)
 		real = (ssize_t(*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT,
 								     "pread");
 	wait_here();
+	if (reads_fail > 0 && !pthread_equal(pthread_self(), mounter) &&
+	    reads_fail-- > 0) {
+		errno = EIO;
+		return -1;
+	}
 	return real(fd, data, n, offset);
 }
 
@@ -62,6 +99,7 @@ static int set_up(void **state)
 	struct small *s = calloc(1, sizeof(*s));
 
 	hold = held = false;
+	reads_fail = writes_fail = 0;
 	mounter = pthread_self();
 	small_new(s);
 	small_must_open(s);
@@ -144,6 +182,7 @@ static unsigned present(struct small *s)
 
 struct waiting {
 	struct kv_flush flush;
+	int status;
 	_Atomic bool over;
 };
 
@@ -151,7 +190,7 @@ static void over(struct kv_flush *flush, int status)
 {
 	struct waiting *waiting = (struct waiting *)flush;
 
-	assert_int_equal(status, 0);
+	waiting->status = status;
 	waiting->over = true;
 }
 
@@ -178,6 +217,7 @@ static void others_do_not_wait_for_what_a_space_deletes(void **state)
 	hold = false;
 	while (!waiting.over)
 		usleep(1000);
+	assert_int_equal(waiting.status, 0);
 	assert_int_equal(present(s), 0);
 	while (small_busy(s))
 		usleep(1000);
@@ -400,6 +440,7 @@ static void the_first_save_after_a_crash_waits_for_no_sweep(void **state)
 	hold = false;
 	while (!waiting.over)
 		usleep(1000);
+	assert_int_equal(waiting.status, 0);
 }
 
 /* After a crash, free slots hold prologues of removed blocks: these blocks must
@@ -426,14 +467,10 @@ static void what_a_crash_left_is_swept_before_its_slot_is_taken(void **state)
 	assert_int_equal(present(s), 0);
 }
 
-/* A crash comes between the deletion of records and the zeroing of prologues.  A
- * flush of the next mount makes these removals durable. */
-static void a_flush_after_a_crash_covers_earlier_removals(void **state)
+/* Crash between the deletion of records and the zeroing of prologues, mount, and
+ * let the sweep begin. */
+static void begin_sweep_after_crash(struct small *s)
 {
-	struct small *s = *state;
-	struct waiting waiting = {.flush.done = over};
-	char path[128];
-
 	save_many(s);
 	hold = true;
 	assert_int_equal(kv_space_clear(s->cache, s->space), 0);
@@ -444,13 +481,27 @@ static void a_flush_after_a_crash_covers_earlier_removals(void **state)
 	small_must_open(s);
 	wait_until_held();
 	assert_int_equal(present(s), 0);
+}
+
+/* Flush while the sweep is held up, then let it go on. */
+static int flush_during_sweep(struct small *s)
+{
+	struct waiting waiting = {.flush.done = over};
+
 	kv_flush_submit(s->cache, s->space, &waiting.flush);
 	usleep(50000);
 	assert_false(waiting.over);
 	hold = false;
 	while (!waiting.over)
 		usleep(1000);
-	crash(s);
+	return waiting.status;
+}
+
+/* The index is rebuilt from the prologues on SSD: no block may be found. */
+static void lose_index(struct small *s)
+{
+	char path[128];
+
 	snprintf(path, sizeof(path), "%s/index/data.mdb", s->path);
 	assert_int_equal(unlink(path), 0);
 	small_must_open(s);
@@ -494,6 +545,70 @@ static void a_pin_counts_beside_the_record_of_a_former_slot(void **state)
 	small_check(s);
 }
 
+/* A flush of the next mount makes earlier removals durable. */
+static void a_flush_after_a_crash_covers_earlier_removals(void **state)
+{
+	struct small *s = *state;
+
+	begin_sweep_after_crash(s);
+	assert_int_equal(flush_during_sweep(s), 0);
+	crash(s);
+	lose_index(s);
+}
+
+static void a_sweep_that_fails_fails_the_flush_and_is_done_again(void **state)
+{
+	struct small *s = *state;
+
+	begin_sweep_after_crash(s);
+	writes_fail = 1;
+	assert_int_equal(flush_during_sweep(s), -EIO);
+	assert_int_equal(writes_fail, 0);
+	assert_int_equal(small_close(s), 0);
+	small_must_open(s);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(small_close(s), 0);
+	lose_index(s);
+}
+
+static void the_sweep_zeroes_what_it_cannot_read(void **state)
+{
+	struct small *s = *state;
+
+	begin_sweep_after_crash(s);
+	reads_fail = MANY / 2;
+	assert_int_equal(flush_during_sweep(s), 0);
+	assert_int_equal(reads_fail, 0);
+	assert_int_equal(small_close(s), 0);
+	lose_index(s);
+}
+
+/* While one file is swept, another unswept file gets a new slot size. */
+static void a_file_that_cannot_be_cleared_is_swept_again(void **state)
+{
+	struct small *s = *state;
+	struct waiting waiting = {.flush.done = over};
+
+	for (unsigned n = MANY; n < FULL; n++)
+		assert_int_equal(small_save_seed(s, n, n, TINY), 0);
+	begin_sweep_after_crash(s);
+	assert_int_equal(s->cache->ssd.n_unswept, s->cache->ssd.live_files);
+	writes_fail = 1;
+	assert_int_equal(small_save_seed(s, FULL, FULL, LARGE), 0);
+	kv_flush_submit(s->cache, s->space, &waiting.flush);
+	while (!small_stats(s).resize_failures)
+		usleep(1000);
+	hold = false;
+	while (!waiting.over)
+		usleep(1000);
+	assert_int_equal(waiting.status, -EIO);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(small_close(s), 0);
+	small_must_open(s);
+	assert_true(s->cache->after_crash);
+	assert_int_equal(small_view(s, FULL, LARGE), 0);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -511,6 +626,9 @@ int main(void)
 		TEST(what_a_crash_left_is_swept_before_its_slot_is_taken),
 		TEST(a_flush_after_a_crash_covers_earlier_removals),
 		TEST(a_pin_counts_beside_the_record_of_a_former_slot),
+		TEST(a_sweep_that_fails_fails_the_flush_and_is_done_again),
+		TEST(the_sweep_zeroes_what_it_cannot_read),
+		TEST(a_file_that_cannot_be_cleared_is_swept_again),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
