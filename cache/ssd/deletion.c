@@ -630,12 +630,14 @@ static void zeroed_locked(struct kv_cache *cache,
 	struct kv_space *space = batch->space;
 	struct kv_deletion_queue *queue = &space->deletions;
 	struct kv_ssd *ssd = &cache->ssd;
+	bool bad = false;
 
 	kv_assert_locked(&cache->lock);
 	for (size_t i = 0; i < n; i++) {
 		struct kv_deletion *item = &batch->items[batch->zeroed + i];
 		const size_t queued = queue->n;
 
+		bad |= item->bad;
 		if (!item->reuse)
 			continue;
 		kv_segfile_of(cache, item->slot_id)->class->leaving--;
@@ -645,15 +647,19 @@ static void zeroed_locked(struct kv_cache *cache,
 			continue;
 		}
 		/* The slot could not be zeroed: queue the deletion again.
-		 * After GIVE_UP failures the slot stays taken. */
+		 * After GIVE_UP failures the slot stays taken, and the next
+		 * mount sweeps it. */
 		cache->stats.io_errors++;
 		if (++item->failed < GIVE_UP)
 			kv_extent_delete_locked(cache, space, item->slot_id,
 						true);
 		if (queue->n > queued)
 			queue->items[queued].failed = item->failed;
-		else
-			cache->stats.bad_slots++;
+		if (item->failed < GIVE_UP)
+			continue;
+		cache->stats.bad_slots++;
+		ssd->unswept = true;
+		kv_flushes_fail_locked(cache, space, -EIO);
 	}
 	batch->zeroed += n;
 	ssd->deletions.n -= n;
@@ -669,6 +675,8 @@ static void zeroed_locked(struct kv_cache *cache,
 		free(batch);
 		kv_commit_kick_locked(cache, false);
 	}
+	if (bad)
+		kv_flushes_queued_locked(cache, space);
 	if (!ssd->writing && !ssd->queued)
 		ssd->error = 0;
 	KV_POINT("deletion.before_telling");

@@ -219,27 +219,6 @@ static void a_single_failed_write_is_repeated(void **state)
 	small_check(s);
 }
 
-static void a_slot_that_cannot_be_zeroed_is_not_used_again(void **state)
-{
-	struct small *s = *state;
-	unsigned n = 0;
-
-	while (!count_more(s, n, n + 1))
-		n++;
-	/* One try while the removed block is open, and three after that. */
-	disk_misbehave(FAULT_EIO, 1, 4);
-	disk.only = KV_IO_WRITE;
-	disk.below = more;
-	assert_int_equal(small_remove_block(s, n), 0);
-	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
-	while (small_busy(s))
-		usleep(1000);
-	assert_int_equal(inject.failed, 4);
-	assert_int_equal(small_stats(s).bad_slots, 1);
-	assert_false(small_stats(s).ssd_degraded);
-	small_check(s);
-}
-
 static void a_directory_that_takes_no_write_fails(void **state)
 {
 	struct small *s = *state;
@@ -430,6 +409,52 @@ static void a_directory_that_fails_in_the_mount_is_swept_later(void **state)
 	must_be_swept(s, n);
 }
 
+/* ---- slots that cannot be zeroed ---- */
+
+/* Let @n_writes writes to the second directory fail while a block there is removed and
+ * the removal is flushed.  Return the block's number. */
+static unsigned fail_zeroing(struct small *s, unsigned n_writes, int status)
+{
+	unsigned n = 0;
+
+	while (!count_more(s, n, n + 1))
+		n++;
+	disk_misbehave(FAULT_EIO, 1, n_writes);
+	disk.only = KV_IO_WRITE;
+	disk.below = more;
+	assert_int_equal(small_remove_block(s, n), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), status);
+	assert_int_equal(inject.failed, n_writes);
+	assert_false(small_busy(s));
+	assert_false(small_stats(s).ssd_degraded);
+	return n;
+}
+
+static void a_flush_waits_until_a_slot_is_zeroed_again(void **state)
+{
+	struct small *s = *state;
+
+	/* One try while the removed block is open, and one after that. */
+	fail_zeroing(s, 2, 0);
+	assert_int_equal(small_stats(s).bad_slots, 0);
+	small_check(s);
+}
+
+/* The removed block may return after a lost index, so the flush fails, and the
+ * next mount sweeps. */
+static void a_slot_that_cannot_be_zeroed_is_not_used_again(void **state)
+{
+	struct small *s = *state;
+	unsigned n;
+
+	/* One try while the removed block is open, and three after that. */
+	n = fail_zeroing(s, 4, -EIO);
+	assert_int_equal(small_stats(s).bad_slots, 1);
+	small_check(s);
+	assert_int_equal(small_close(s), 0);
+	must_be_swept(s, n);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -450,6 +475,9 @@ int main(void)
 			set_up_alike, tear_down),
 		cmocka_unit_test_setup_teardown(
 			a_single_failed_write_is_repeated, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			a_flush_waits_until_a_slot_is_zeroed_again, set_up,
+			tear_down),
 		cmocka_unit_test_setup_teardown(
 			a_slot_that_cannot_be_zeroed_is_not_used_again, set_up,
 			tear_down),
