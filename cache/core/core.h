@@ -558,7 +558,7 @@ struct kv_ssd {
 	/* Empty files without a class, because the change of their slot size
 	 * failed; earliest failure first. */
 	struct kv_segfiles unusable;
-	uint32_t makers_left; /* threads that make files, and may never end */
+	uint32_t makers_left; /* threads left behind, which may never end */
 	uint64_t used;	      /* bytes of slots in use */
 	struct kv_turns write_queues; /* turns of users with slots to write */
 	/* Spaces whose writes are deferred, one list for each reason. */
@@ -672,7 +672,7 @@ struct kv_health {
 	unsigned here;	       /* stuck requests on STORE and the index */
 	const char *why;       /* why reads are refused; NULL: online */
 	uint64_t commit_since; /* when the commit under way began; 0: none */
-	uint64_t zero_since;   /* when zeroing a run of slots began; 0: none */
+	uint64_t zero_since;   /* when a step of zeroing began; 0: none */
 };
 
 /*

@@ -58,6 +58,7 @@
 #define TURN 128u     /* records deleted at once by the committer */
 #define TURNS 4u      /* every 4th turn the deleter sweeps files for SWEEP_NS */
 #define SWEEP_NS 20000000u
+#define STEP 512u /* slots read at once: a slow disk needs a few seconds */
 /* Zero this many or more adjacent slots, as a whole, by one fallocate(2). */
 #define RUN KV_POINTS_OR(3u, 16u)
 #define RECORD_NS 20000000u
@@ -703,6 +704,50 @@ void kv_sweep_later(struct kv_cache *cache)
 	}
 }
 
+struct sweep {
+	struct kv_apart apart; /* first member */
+	uint32_t slots;
+	bool trailer;
+	uint64_t unreadable, zeroed;
+	struct kv_found found[STEP];
+	uint64_t taken[]; /* bitmap of the slots that are not free */
+};
+
+static int sweep(struct kv_apart *apart)
+{
+	struct sweep *s = (struct sweep *)apart;
+	const struct kv_cache *cache = apart->cache;
+	int r = 0;
+
+	KV_POINT("sweep.begun");
+	for (uint32_t at = 0; r == 0 && at < s->slots; at += STEP) {
+		const uint32_t n = KV_MIN(STEP, s->slots - at);
+
+		kv_apart_step(apart);
+		kv_segfile_scan(apart->fd, cache->info.store, apart->slot_bytes,
+				at, n, s->taken, s->found);
+		for (uint32_t i = 0; r == 0 && i < n; i++) {
+			s->unreadable +=
+				s->found[i].state == KV_FOUND_UNREADABLE;
+			if (s->found[i].state < KV_FOUND_BLOCK)
+				continue;
+			kv_apart_step(apart);
+			r = kv_segfile_zero(apart->fd, apart->slot_bytes,
+					    at + i);
+			s->zeroed++;
+		}
+	}
+	kv_apart_step(apart);
+	if (r == 0 && s->zeroed && fdatasync(apart->fd) < 0)
+		r = -errno;
+	KV_POINT("sweep.zeroed");
+	if (r == 0 && !s->trailer)
+		r = kv_trailer_write(apart->fd, apart->id, cache->info.store,
+				     cache->ssd.segment_bytes,
+				     apart->slot_bytes);
+	return r;
+}
+
 /*
  * Sweep one file: zero the prologues in its free slots, and write the trailer
  * if that is missing.  If that fails, the store ends unclean, so that the next
@@ -711,13 +756,11 @@ void kv_sweep_later(struct kv_cache *cache)
  */
 static bool sweep_one(struct kv_cache *cache)
 {
-	_cleanup_(kv_freep) struct kv_found *found = NULL;
-	_cleanup_(kv_freep) uint64_t *taken = NULL;
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_segfile *file = NULL;
-	uint64_t unreadable = 0, zeroed = 0;
+	struct sweep *s;
 	size_t bytes;
-	int r;
+	int r = -ENOMEM;
 
 	/* Prefer a file with the slot size for which a write waits. */
 	for (uint32_t id = 0; ssd->n_unswept && id < ssd->n_files; id++) {
@@ -732,40 +775,34 @@ static bool sweep_one(struct kv_cache *cache)
 	}
 	if (!file)
 		return false;
-	bytes = (file->slots + 63) / 64 * sizeof(*taken);
-	taken = malloc(bytes);
-	found = malloc(KV_SCAN_MAX * sizeof(*found));
-	r = taken && found ? 0 : -ENOMEM;
-	if (r == 0)
-		memcpy(taken, file->bitmap, bytes);
-	file->sweeping = true;
-	kv_unlock(cache);
-	KV_POINT("sweep.begun");
-	for (uint32_t at = 0; r == 0 && at < file->slots; at += KV_SCAN_MAX) {
-		const uint32_t n = KV_MIN(KV_SCAN_MAX, file->slots - at);
-
-		kv_segfile_scan(file->fd, cache->info.store, file->slot_bytes,
-				at, n, taken, found);
-		for (uint32_t i = 0; r == 0 && i < n; i++) {
-			unreadable += found[i].state == KV_FOUND_UNREADABLE;
-			if (found[i].state < KV_FOUND_BLOCK)
-				continue;
-			r = kv_segfile_zero(file->fd, file->slot_bytes, at + i);
-			zeroed++;
-		}
+	bytes = (file->slots + 63) / 64 * sizeof(*s->taken);
+	s = calloc(1, sizeof(*s) + bytes);
+	if (s) {
+		s->apart = (struct kv_apart){.cache = cache,
+					     .device = file->device,
+					     .work = sweep,
+					     .id = file->id,
+					     .slot_bytes = file->slot_bytes,
+					     .fd = file->fd};
+		s->slots = file->slots;
+		s->trailer = file->trailer;
+		memcpy(s->taken, file->bitmap, bytes);
+		file->sweeping = true;
+		kv_unlock(cache);
+		if (!kv_apart_run(&s->apart))
+			s = NULL;
+		kv_lock(cache);
+		cache->health.zero_since = 0;
+		r = s ? s->apart.status : -ETIMEDOUT;
 	}
-	if (r == 0 && zeroed && fdatasync(file->fd) < 0)
-		r = -errno;
-	KV_POINT("sweep.zeroed");
-	if (r == 0 && !file->trailer)
-		r = kv_trailer_write(file->fd, file->id, cache->info.store,
-				     ssd->segment_bytes, file->slot_bytes);
-	kv_lock(cache);
 	ssd->trailers += r == 0 && !file->trailer;
 	file->trailer |= r == 0;
 	file->sweeping = false;
-	ssd->swept += zeroed;
-	cache->stats.io_errors += unreadable;
+	ssd->swept += s ? s->zeroed : 0;
+	cache->stats.io_errors += s ? s->unreadable : 0;
+	free(s);
+	if (r == 0 && !ssd->writing && !ssd->queued)
+		ssd->error = 0;
 	if (r < 0)
 		kv_note(cache, "sweep_failed=%s", strerror(-r));
 	if (r < 0 && !kv_device_fail_locked(cache, file->device, r)) {

@@ -433,10 +433,15 @@ bool kv_device_fail_locked(struct kv_cache *cache, struct kv_device *device,
 	for (uint32_t id = 0; id < ssd->n_files; id++) {
 		struct kv_segfile *file = ssd->files[id];
 
-		if (file && file->device == device && file->class &&
-		    !file->closed)
+		if (!file || file->device != device || !file->class)
+			continue;
+		/* The store ends unclean: the next mount sweeps the file. */
+		ssd->n_unswept -= file->unswept;
+		file->unswept = false;
+		if (!file->closed)
 			kv_extents_close_file(file);
 	}
+	kv_flushes_settle_locked(cache, 0);
 	kv_warn(cache, "store_failed",
 		"store=%s failed (%s): its blocks are misses until a mount "
 		"finds it working",

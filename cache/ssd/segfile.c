@@ -797,105 +797,110 @@ static int record(struct kv_cache *cache, uint32_t id, uint64_t slot_bytes)
 	return kv_txn_commit(txn);
 }
 
-/* The part of making or converting a file that concerns its disk. */
-struct making {
-	struct kv_cache *cache;
-	struct kv_device *device; /* constant, as the next two */
-	uint32_t id;
-	uint64_t slot_bytes;
-	bool new;
-	int fd, status;
-	bool over, left; /* lock; left: the writer does not wait any more */
-};
-
-static void make(struct making *m)
+static void *run_apart(void *arg)
 {
-	const struct kv_cache *cache = m->cache;
-	const uint64_t bytes = cache->ssd.segment_bytes;
-	int r;
-
-	if (m->new) {
-		m->fd = file_open(m->device, m->id, O_RDWR | O_CREAT | O_TRUNC);
-		KV_POINT("file.made");
-		r = m->fd < 0 ? m->fd
-			      : -posix_fallocate(m->fd, 0, (off_t)bytes);
-		KV_POINT("file.allocated");
-	} else {
-		r = kv_segfile_clear(m->fd, bytes, m->slot_bytes);
-		KV_POINT("file.cleared");
-	}
-	if (r == 0)
-		r = kv_trailer_write(m->fd, m->id, cache->info.store, bytes,
-				     m->slot_bytes);
-	if (r == 0 && m->new &&fsync(m->device->dir) < 0)
-		r = -errno;
-	m->status = r;
-}
-
-static void *make_apart(void *arg)
-{
-	struct making *m = arg;
-	struct kv_cache *cache = m->cache;
+	struct kv_apart *a = arg;
+	struct kv_cache *cache = a->cache;
+	const int r = a->work(a);
 	bool left;
 
-	make(m);
 	kv_lock(cache);
-	m->over = true;
-	left = m->left;
+	a->status = r;
+	a->over = true;
+	left = a->left;
 	cache->ssd.makers_left -= left;
 	pthread_cond_broadcast(&cache->ssd.done);
 	kv_unlock(cache);
-	if (left && m->new)
-		kv_closep(&m->fd);
+	if (left && a->new)
+		kv_closep(&a->fd);
 	if (left)
-		free(m);
+		free(a);
 	return NULL;
 }
 
-/*
- * Make file @id, or with *@fd clear that file for slots of @slot_bytes.  Outside
- * of STORE a thread does it, which is left behind if the disk hangs: the device
- * has failed then, and the next mount removes the file.
- */
-static int make_file(struct kv_cache *cache, struct kv_device *device,
-		     uint32_t id, uint64_t slot_bytes, int *fd)
+bool kv_apart_run(struct kv_apart *a)
 {
-	const uint64_t until = kv_now_ns() + cache->config.io_patience;
-	struct making *m = calloc(1, sizeof(*m));
+	struct kv_cache *cache = a->cache;
+	struct kv_device *device = a->device;
 	pthread_t thread;
-	bool left;
-	int r;
+	bool left = false;
 
-	if (!m)
-		return -ENOMEM;
-	*m = (struct making){.cache = cache,
-			     .device = device,
-			     .id = id,
-			     .slot_bytes = slot_bytes,
-			     .new = *fd < 0,
-			     .fd = *fd};
-	if (!device->path)
-		make(m);
-	else if (kv_thread_start(&thread, "kvfs-file", make_apart, m) == 0)
-		pthread_detach(thread);
-	else
-		m->status = -ENOMEM;
+	a->since = kv_now_ns();
+	if (!device->path ||
+	    kv_thread_start(&thread, "kvfs-file", run_apart, a) < 0) {
+		a->status = device->path ? -ENOMEM : a->work(a);
+		return true;
+	}
+	pthread_detach(thread);
 	kv_lock(cache);
-	while (device->path && m->status != -ENOMEM && !m->over && !m->left) {
-		if (kv_now_ns() > until)
+	while (!a->over && !left) {
+		if (kv_now_ns() - a->since > cache->config.io_patience)
 			(void)kv_device_fail_locked(cache, device, -ETIMEDOUT);
-		m->left = device->failed;
-		if (!m->left)
+		left = a->left = device->failed;
+		if (!left)
 			kv_cond_wait(cache, &cache->ssd.done,
 				     cache->config.io_retry);
 	}
-	cache->ssd.makers_left += m->left;
-	left = m->left;
-	r = left ? -ETIMEDOUT : m->status;
-	*fd = left ? *fd : m->fd;
+	cache->ssd.makers_left += left;
 	kv_unlock(cache);
-	if (!left)
-		free(m);
+	return !left;
+}
+
+void kv_apart_step(struct kv_apart *a)
+{
+	kv_lock(a->cache);
+	a->since = kv_now_ns();
+	if (!a->device->path)
+		a->cache->health.zero_since = a->since;
+	kv_unlock(a->cache);
+}
+
+/* Make or convert a file, as far as that concerns its disk. */
+static int make(struct kv_apart *a)
+{
+	const uint64_t bytes = a->cache->ssd.segment_bytes;
+	int r;
+
+	if (a->new) {
+		a->fd = file_open(a->device, a->id, O_RDWR | O_CREAT | O_TRUNC);
+		KV_POINT("file.made");
+		r = a->fd < 0 ? a->fd
+			      : -posix_fallocate(a->fd, 0, (off_t)bytes);
+		KV_POINT("file.allocated");
+	} else {
+		r = kv_segfile_clear(a->fd, bytes, a->slot_bytes);
+		KV_POINT("file.cleared");
+	}
+	if (r == 0)
+		r = kv_trailer_write(a->fd, a->id, a->cache->info.store, bytes,
+				     a->slot_bytes);
+	if (r == 0 && a->new &&fsync(a->device->dir) < 0)
+		r = -errno;
+	return r;
+}
+
+/* Make file @id, or with *@fd clear that file for slots of @slot_bytes.  If the
+ * disk hangs, the device has failed, and the next mount removes the file. */
+static int make_file(struct kv_cache *cache, struct kv_device *device,
+		     uint32_t id, uint64_t slot_bytes, int *fd)
+{
+	struct kv_apart *a = calloc(1, sizeof(*a));
+	int r;
+
+	if (!a)
+		return -ENOMEM;
+	*a = (struct kv_apart){.cache = cache,
+			       .device = device,
+			       .work = make,
+			       .id = id,
+			       .slot_bytes = slot_bytes,
+			       .new = *fd < 0,
+			       .fd = *fd};
+	if (!kv_apart_run(a))
+		return -ETIMEDOUT;
+	r = a->status;
+	*fd = a->fd;
+	free(a);
 	return r;
 }
 

@@ -164,6 +164,28 @@ int kv_extent_adopt_stale(struct kv_cache *cache, struct kv_space *space,
 void kv_extent_drop(struct kv_cache *cache, struct kv_block *block);
 int kv_extent_relocate(struct kv_cache *cache, struct kv_block *block);
 
+/* Work at a file, which may hang. */
+struct kv_apart {
+	struct kv_cache *cache;
+	struct kv_device *device; /* constant, as the next four */
+	int (*work)(struct kv_apart *apart);
+	uint32_t id;
+	uint64_t slot_bytes;
+	bool new;
+	int fd, status;
+	uint64_t since;	 /* lock; when the present step of the work began */
+	bool over, left; /* lock; left: nobody waits for the work any more */
+};
+/*
+ * Do the work.  Outside of STORE a thread does it, which is left behind if the
+ * device fails, or if a step takes longer than the patience: the device has
+ * failed then.  Return false if the thread was left behind: it frees @apart,
+ * which was allocated on its own.
+ */
+bool kv_apart_run(struct kv_apart *apart);
+/* The next step of the work begins. */
+void kv_apart_step(struct kv_apart *apart);
+
 /* ---- evict.c ---- */
 
 /* Return whether one more pin of @space would take others' fair shares. */

@@ -29,6 +29,28 @@ int fdatasync(int fd)
 	return real(fd);
 }
 
+/* ---- reads of a sweep that do not return ---- */
+
+static char sweep_hangs[PATH_MAX]; /* below this directory; "": nowhere */
+static _Atomic bool sweep_hung, sweep_released;
+static pthread_t mounter; /* its reads are never held up */
+
+ssize_t pread(int fd, void *data, size_t n, off_t offset)
+{
+	static ssize_t (*real)(int, void *, size_t, off_t);
+
+	if (!real)
+		real = (ssize_t(*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT,
+								     "pread");
+	while (!sweep_released && sweep_hangs[0] && !disk_thread &&
+	       !pthread_equal(pthread_self(), mounter) &&
+	       disk_is_below(fd, sweep_hangs)) {
+		sweep_hung = true;
+		usleep(10000);
+	}
+	return real(fd, data, n, offset);
+}
+
 /* ---- reads and writes that do not end ---- */
 
 static int set_up(void **state)
@@ -425,6 +447,66 @@ static void a_shortage_of_memory_is_no_failure_of_a_directory(void **state)
 	small_check(s);
 }
 
+/* ---- a sweep whose disk hangs ---- */
+
+/* Mount the store as SIGKILL would leave it; the sweep hangs in @directory. */
+static void mount_after_crash(struct small *s, const char *directory)
+{
+	char copy[72], command[200];
+
+	snprintf(copy, sizeof(copy), "%s.copy", s->path);
+	snprintf(command, sizeof(command), "cp -a --sparse=always %s %s",
+		 s->path, copy);
+	must(system(command) == 0);
+	must(small_close(s) == 0);
+	small_remove(s);
+	must(rename(copy, s->path) == 0);
+	mounter = pthread_self();
+	sweep_hung = sweep_released = false;
+	snprintf(sweep_hangs, sizeof(sweep_hangs), "%s/", directory);
+	small_must_open(s);
+	must(s->cache->after_crash);
+	wait_until(sweep_hung);
+}
+
+static void a_sweep_of_a_directory_that_hangs_holds_up_nobody(void **state)
+{
+	struct small *s = *state;
+	uint32_t left = 1;
+
+	mount_after_crash(s, more);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_string_equal(small_stats(s).ssd_state, "a directory failed");
+	small_save_durable(s, FIRST, FIRST + MORE, BYTES);
+	sweep_released = true;
+	while (left) {
+		kv_lock(s->cache);
+		left = s->cache->ssd.makers_left;
+		kv_unlock(s->cache);
+	}
+	assert_int_equal(small_close(s), 0);
+	small_must_open(s);
+	assert_true(s->cache->after_crash);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(small_count_exact(s, 0, FIRST + MORE, BYTES),
+			 FIRST + MORE);
+}
+
+static void a_sweep_of_the_store_that_hangs_fails_those_who_wait(void **state)
+{
+	struct small *s = *state;
+	char path[PATH_MAX];
+
+	must(realpath(s->path, path));
+	mount_after_crash(s, path);
+	assert_int_equal(kv_space_sync(s->cache, s->space), -ETIMEDOUT);
+	assert_int_equal(small_stats(s).stuck, 1);
+	sweep_released = true;
+	wait_until(kv_space_sync(s->cache, s->space) == 0);
+	wait_until(!small_stats(s).ssd_degraded);
+	small_check(s);
+}
+
 static struct small *reader;
 static struct kv_block *removed_next; /* at the next read of the index */
 
@@ -487,6 +569,25 @@ static void close_with(enum kv_io_op op)
 	_exit(0); /* memory that the stuck request may still use is not freed */
 }
 
+static void close_in_sweep(bool in_more)
+{
+	char path[PATH_MAX];
+	struct small *s;
+
+	/* The only file of a smaller store has free slots, which are swept. */
+	if (in_more)
+		set_up_two((void **)&s);
+	else
+		set_up((void **)&s);
+	must(realpath(s->path, path));
+	mount_after_crash(s, in_more ? more : path);
+	must(kv_cache_close(s->cache) == -ETIMEDOUT);
+	small_remove(s);
+	if (in_more)
+		tree_remove(more);
+	_exit(0); /* the stuck sweep may still use memory */
+}
+
 static void closing_gives_up_and_leaves_everything_as_it_is(void **state)
 {
 	struct batch batch = {0};
@@ -495,6 +596,9 @@ static void closing_gives_up_and_leaves_everything_as_it_is(void **state)
 	for (enum kv_io_op op = KV_IO_READ; op <= KV_IO_SYNC; op++)
 		if (batch_fork(&batch, "close", op))
 			close_with(op);
+	for (unsigned i = 0; i <= 1; i++)
+		if (batch_fork(&batch, "close in sweep", i))
+			close_in_sweep(i);
 	batch_end(&batch);
 }
 
@@ -550,10 +654,12 @@ int main(void)
 		TEST(a_write_that_does_not_end_fails_those_who_wait_for_it),
 		TEST(a_sync_that_does_not_end_holds_up_nobody_else),
 		TEST(an_index_that_does_not_return_fails_those_who_wait),
+		TEST(a_sweep_of_the_store_that_hangs_fails_those_who_wait),
 		TEST_TWO(another_directory_takes_the_writes_that_do_not_end),
 		TEST_TWO(a_sync_of_a_directory_does_not_hold_up_the_others),
 		TEST_TWO(a_file_that_is_made_for_ever_is_made_elsewhere),
 		TEST_TWO(a_shortage_of_memory_is_no_failure_of_a_directory),
+		TEST_TWO(a_sweep_of_a_directory_that_hangs_holds_up_nobody),
 	};
 
 	alarm(550);
