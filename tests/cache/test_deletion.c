@@ -467,6 +467,19 @@ static void what_a_crash_left_is_swept_before_its_slot_is_taken(void **state)
 	assert_int_equal(present(s), 0);
 }
 
+/* Wait until the records of all removed blocks are deleted. */
+static void wait_until_recorded(struct small *s)
+{
+	bool over = false;
+
+	while (!over) {
+		usleep(1000);
+		kv_lock(s->cache);
+		over = TAILQ_EMPTY(&s->cache->ssd.deletions.to_record);
+		kv_unlock(s->cache);
+	}
+}
+
 /* Crash between the deletion of records and the zeroing of prologues, mount, and
  * let the sweep begin. */
 static void begin_sweep_after_crash(struct small *s)
@@ -475,6 +488,7 @@ static void begin_sweep_after_crash(struct small *s)
 	hold = true;
 	assert_int_equal(kv_space_clear(s->cache, s->space), 0);
 	wait_until_held();
+	wait_until_recorded(s);
 	crash(s);
 	hold = true;
 	held = false;

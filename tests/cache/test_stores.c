@@ -496,6 +496,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			a_pin_of_a_block_that_was_written_again_stays, set_up,
 			tear_down),
+		cmocka_unit_test_setup_teardown(
 			what_a_failed_mount_did_not_sweep_is_swept_by_the_next,
 			set_up, tear_down),
 		cmocka_unit_test_setup_teardown(
