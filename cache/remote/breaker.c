@@ -249,6 +249,10 @@ void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
 	struct kv_breaker *breaker = kv_breaker_of(remote, job->uid);
 	const bool failed = kv_remote_has_failed(status);
 
+	/* A user chose the time limit of a DELETE, and may be refused DELETEs only. */
+	if (job->op.call == KV_REMOTE_DELETE &&
+	    (status == -ETIMEDOUT || status == -EACCES))
+		return;
 	if (job->op.call != KV_REMOTE_DELETE)
 		strcpy(breaker->name, job->op.name);
 	if (job->op.call == KV_REMOTE_PUT && status != -EACCES)

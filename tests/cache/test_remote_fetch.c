@@ -709,6 +709,91 @@ static void test_a_backend_that_fails_is_given_up(void **state)
 	}
 }
 
+/* ---- forgets ---- */
+
+/* How DELETEs end, and after how many milliseconds. */
+static _Atomic int delete_status;
+static _Atomic uint64_t delete_ms;
+
+static void answer_deletes(const struct kv_remote_op *op,
+			   struct fake_plan *plan)
+{
+	if (op->call != KV_REMOTE_DELETE)
+		return;
+	plan->status = delete_status;
+	plan->ms = delete_ms;
+}
+
+static void over(struct kv_forget *forget)
+{
+	atomic_store((_Atomic bool *)forget->arg, true);
+}
+
+/* Begin to forget blocks 0 to @n of user 0, or with 0 the whole space. */
+static struct kv_forget *begin_forget(struct node *node, unsigned n,
+				      uint64_t ms, _Atomic bool *done)
+{
+	struct kv_forget *forget =
+		calloc(1, sizeof(*forget) + n * sizeof(forget->keys[0]));
+
+	*done = false;
+	forget->done = over;
+	forget->arg = done;
+	forget->space = node->spaces[0];
+	forget->n = n;
+	for (unsigned i = 0; i < n; i++)
+		forget->keys[i] = small_key(i);
+	assert_int_equal(kv_forget_submit(node->s.cache, forget, ms * FAKE_MS),
+			 0);
+	return forget;
+}
+
+/* Forget 16 blocks within @ms, and cancel that after 50 ms if @cancels.  The tier must stay
+ * open.  Return the status. */
+static int forget_16(struct node *node, uint64_t ms, bool cancels)
+{
+	_Atomic bool done;
+	struct kv_forget *forget = begin_forget(node, 16, ms, &done);
+	int status;
+
+	usleep(50000);
+	if (cancels)
+		kv_forget_cancel(node->s.cache, forget);
+	while (!done)
+		usleep(1000);
+	status = forget->status;
+	assert_int_equal(forget->failed, 16);
+	free(forget);
+	assert_true(kv_remote_is_open(node->s.cache->remote, 0));
+	usleep(300000);
+	assert_true(kv_remote_is_open(node->s.cache->remote, 0));
+	return status;
+}
+
+static void test_a_forget_that_ends_early_closes_nothing(void **state)
+{
+	struct node *node = *state;
+
+	open_node(node);
+	provide(node, 0, 0, 16, 1000);
+	set_rule(answer_deletes);
+	delete_status = 0;
+	delete_ms = 200;
+	assert_int_equal(forget_16(node, 10000, true), -ETIMEDOUT);
+	assert_int_equal(forget_16(node, 50, false), -ETIMEDOUT);
+}
+
+static void test_refused_deletes_close_nothing(void **state)
+{
+	struct node *node = *state;
+
+	open_node(node);
+	set_rule(answer_deletes);
+	delete_status = -EACCES;
+	delete_ms = 0;
+	assert_int_equal(forget_16(node, 10000, false), -EACCES);
+}
+
 /* ---- deadlines ---- */
 
 static _Atomic bool stuck;
@@ -1134,6 +1219,8 @@ int main(void)
 		ON(test_retry_after_holds_one_tenant),
 		ON(test_one_tenant_is_given_up_alone),
 		ON(test_a_backend_that_fails_is_given_up),
+		ON(test_a_forget_that_ends_early_closes_nothing),
+		ON(test_refused_deletes_close_nothing),
 		ON(test_who_waits_for_silence_is_let_go),
 		ON(test_who_answers_has_more_time),
 		ON(test_memory_is_bounded),
