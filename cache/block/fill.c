@@ -332,7 +332,8 @@ static void seal_locked(struct kv_cache *cache, struct kv_seal *seal)
 	there = kv_table_find(cache, fill->space, seal->key);
 	if (stale(fill) ||
 	    (fill->fetched &&
-	     kv_is_removed_locked(cache, fill->space, seal->key))) {
+	     (fill->space->forgets != fill->forgets ||
+	      kv_is_removed_locked(cache, fill->space, seal->key)))) {
 		r = -ESTALE;
 	} else if (r == 0 && there) {
 		there->refs++;

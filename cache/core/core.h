@@ -256,7 +256,10 @@ struct kv_space {
 	/* entry in ssd->collecting, if @collecting is set */
 	TAILQ_ENTRY(kv_space) collects;
 	struct kv_bucket puts;
-	uint32_t clears; /* number of calls of kv_clear_begin */
+	uint32_t clears;  /* number of calls of kv_clear_begin */
+	uint32_t forgets; /* these, and forgets of the whole space, so far */
+	uint32_t
+		forgetting; /* forgets of the whole space that have not ended */
 	struct kv_snapshot_list snapshots;
 	uint32_t n_snapshots;
 };
@@ -653,8 +656,10 @@ struct kv_fill {
 	const struct kv_layout *layout; /* space's, when the fill began */
 	bool must; /* keep the sealed block in DRAM until it is durable */
 	/* The block comes from the remote tier: kv_fill_seal returns -ESTALE if
-	 * a user has removed the block since kv_fill_begin. */
+	 * a user has removed the block since kv_fill_begin, or has forgotten the
+	 * space since space->forgets was @forgets. */
 	bool fetched;
+	uint32_t forgets;
 	struct kv_want *holder;	 /* leases the sealed block; or NULL */
 	struct kv_want *waiters; /* wants of this key that wait for the seal */
 	LIST_ENTRY(kv_fill) bucket; /* entry in cache->saving */

@@ -67,6 +67,7 @@ struct get {
 	struct kv_key key;	     /* constant */
 	struct kv_space *space;	     /* constant; held */
 	uint32_t uid;		     /* constant: uid of the space's owner */
+	uint32_t forgets;	     /* constant: space->forgets at first */
 	uint64_t hash;		     /* constant */
 	uint64_t guess;		     /* estimated length; 0: GET not begun */
 	struct user *user; /* user charged with @share; held; NULL: none */
@@ -251,7 +252,8 @@ bool kv_fetch_may_locked(struct kv_cache *cache, struct kv_space *space,
 	const struct absent *absent = absent_of(cache->remote, hash, false);
 
 	return cache->remote->running && !cache->config.read_only &&
-	       space->shared && kv_remote_is_open(cache->remote, space->uid) &&
+	       space->shared && !space->forgetting &&
+	       kv_remote_is_open(cache->remote, space->uid) &&
 	       !kv_is_removed_locked(cache, space, key) &&
 	       (!absent || kv_now_ns() >= absent->until_ns);
 }
@@ -309,6 +311,7 @@ int kv_fetch_want_locked(struct kv_cache *cache, struct kv_want *want)
 		.key = want->key,
 		.space = kv_space_get(space),
 		.uid = space->uid,
+		.forgets = space->forgets,
 		.hash = hash,
 		.since_ns = kv_now_ns(),
 	};
@@ -538,6 +541,7 @@ static void land(struct kv_remote *remote, struct get *get)
 		uint8_t *data = kv_fill_data(fill);
 
 		fill->fetched = true;
+		fill->forgets = get->forgets;
 		kv_hash_begin(hash);
 		kv_object_copy(&get->object, get->job.op.data,
 			       get->job.op.length, hash, data);

@@ -3,7 +3,8 @@
  * forget.c - remove blocks here and from the backend.
  *
  * Blocks are removed here first, so that they are not put again.  A block that is
- * being put is removed when the put has ended.
+ * being put is removed when the put has ended.  While a whole space is forgotten, no
+ * block of it is requested, and none that is on its way comes.
  *
  * OWNS      every struct errand; a kv_forget until its done() runs.
  *
@@ -70,6 +71,8 @@ int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
 	forget->uid = forget->space->uid;
 	running = cache->remote != NULL;
 	if (running) {
+		forget->space->forgets += forget->n == 0;
+		forget->space->forgetting += forget->n == 0;
 		TAILQ_INSERT_TAIL(&cache->remote->forgets, forget, link);
 		kv_remote_wake(cache->remote);
 	}
@@ -208,6 +211,7 @@ void kv_forgets_run(struct kv_remote *remote)
 		    forget->next < KV_MAX(forget->n, 1u))
 			continue;
 		TAILQ_REMOVE(&remote->forgets, forget, link);
+		forget->space->forgetting -= forget->n == 0;
 		kv_unlock(cache);
 		kv_turn_put(&remote->forgetters, forget->turn);
 		forget->done(forget);

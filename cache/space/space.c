@@ -828,6 +828,7 @@ int kv_clear_begin(struct kv_cache *cache, struct kv_space *space,
 	clear->space = kv_space_get(space);
 	kv_lock(cache);
 	space->clears++;
+	space->forgets++;
 	clear->generation = cache->generation;
 	kv_fills_stale_locked(cache, space);
 	kv_unlock(cache);

@@ -794,6 +794,76 @@ static void test_refused_deletes_close_nothing(void **state)
 	assert_int_equal(forget_16(node, 10000, false), -EACCES);
 }
 
+static void read_slowly(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	plan->body_ms = op->call == KV_REMOTE_GET ? 500 : 0;
+	plan->ms = op->call == KV_REMOTE_DELETE ? 200 : 0;
+}
+
+static void clear(struct node *node)
+{
+	struct kv_clear *clear;
+
+	assert_int_equal(kv_clear_begin(node->s.cache, node->spaces[0], &clear),
+			 0);
+	while (kv_clear_some(node->s.cache, clear) == 1)
+		;
+	kv_clear_end(clear);
+}
+
+/* A block that was requested before its space was cleared (@order 0 and 1) or forgotten
+ * (0 and 2) does not come, even if it arrives between the two (1). */
+static void forget_on_its_way(struct node *node, unsigned order)
+{
+	struct kv_acquire *a = calloc(1, sizeof(*a) + sizeof(*a->wants));
+	const struct kv_key key = small_key(0);
+	_Atomic bool done, came = false;
+	struct kv_forget *forget;
+	struct kv_block_info info;
+
+	a->space = node->spaces[0];
+	a->n = 1;
+	a->remote = true;
+	a->done = small_settled;
+	a->arg = &came;
+	a->wants[0].key = key;
+	if (order == 2)
+		clear(node);
+	assert_int_equal(kv_acquire_submit(node->s.cache, a), 1);
+	usleep(100000);
+	if (order != 2)
+		clear(node);
+	while (order == 1 && !came)
+		usleep(1000);
+	forget = begin_forget(node, 0, 10000, &done);
+	/* Nothing is requested while it goes on. */
+	assert_int_equal(acquire(node, 0, 1, 2, NULL), 0);
+	while (!done || !came)
+		usleep(1000);
+	assert_int_equal(forget->status, 0);
+	assert_int_equal(a->wants[0].status, -ENOENT);
+	assert_int_equal(
+		kv_block_stat_key(node->s.cache, node->spaces[0], &key, &info),
+		-ENOENT);
+	kv_acquire_release(node->s.cache, a);
+	free(forget);
+	free(a);
+}
+
+static void test_what_was_on_its_way_is_forgotten(void **state)
+{
+	struct node *node = *state;
+
+	node->s.config.remote.threshold = 1;
+	open_node(node);
+	provide(node, 0, 0, 2, 1000);
+	set_rule(read_slowly);
+	for (unsigned order = 0; order < 3; order++)
+		forget_on_its_way(node, order);
+	/* What is put later is fetched. */
+	assert_int_equal(acquire(node, 0, 0, 2, NULL), 2);
+}
+
 /* ---- deadlines ---- */
 
 static _Atomic bool stuck;
@@ -1221,6 +1291,7 @@ int main(void)
 		ON(test_a_backend_that_fails_is_given_up),
 		ON(test_a_forget_that_ends_early_closes_nothing),
 		ON(test_refused_deletes_close_nothing),
+		ON(test_what_was_on_its_way_is_forgotten),
 		ON(test_who_waits_for_silence_is_let_go),
 		ON(test_who_answers_has_more_time),
 		ON(test_memory_is_bounded),
