@@ -530,12 +530,15 @@ void kv_backup_run(struct kv_remote *remote)
 {
 	struct kv_backups *b = remote->backup;
 	struct kv_cache *cache = remote->cache;
-	struct kv_backup *backup;
+	struct kv_backup *backup, *next;
 
 	kv_lock(cache);
-	while ((backup = TAILQ_FIRST(&b->ready))) {
+	for (backup = TAILQ_FIRST(&b->ready); backup; backup = next) {
 		struct kv_remote_job *job = &backup->job;
 
+		next = TAILQ_NEXT(backup, link);
+		if (backup->space->forgetting)
+			continue;
 		TAILQ_REMOVE(&b->ready, backup, link);
 		/* The backend has a damaged object: replace it. */
 		backup->wanted |=

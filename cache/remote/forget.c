@@ -3,8 +3,8 @@
  * forget.c - remove blocks here and from the backend.
  *
  * Blocks are removed here first, so that they are not put again.  A block that is
- * being put is removed when the put has ended.  While a whole space is forgotten, no
- * block of it is requested, and none that is on its way comes.
+ * being put is removed when the put has ended.  While a whole space is forgotten, no put
+ * or get of a block of it begins, and no block that is on its way comes.
  *
  * OWNS      every struct errand; a kv_forget until its done() runs.
  *

@@ -283,8 +283,8 @@ static void turn(struct kv_remote *remote)
 
 	reap(remote);
 	due = kv_fetch_run(remote);
-	kv_backup_run(remote);
 	kv_forgets_run(remote);
+	kv_backup_run(remote);
 	due = KV_MIN(due, kv_trials_run(remote));
 	due = KV_MIN(due, expire(remote, kv_now_ns()));
 	now = kv_now_ns();

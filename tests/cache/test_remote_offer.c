@@ -809,6 +809,64 @@ static void test_a_read_only_store_is_not_handed_over(void **state)
 	assert_int_equal(objects(), 0);
 }
 
+/* ---- a space is forgotten while it is saved to ---- */
+
+static void put_slowly(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	plan->ms = op->call == KV_REMOTE_PUT ? 200 : 0;
+}
+
+struct saver {
+	struct small *s;
+	_Atomic bool stop;
+	unsigned n; /* blocks saved */
+};
+
+static void *save_on(void *arg)
+{
+	struct saver *saver = arg;
+
+	for (; !saver->stop; saver->n++) {
+		must(save_one(saver->s->cache, saver->s->space, saver->n,
+			      SMALL) == 0);
+		usleep(5000);
+	}
+	return NULL;
+}
+
+static void forgotten(struct kv_forget *forget)
+{
+	atomic_store((_Atomic bool *)forget->arg, true);
+}
+
+/* Puts that begin after a forget of their space wait for it, and then go on. */
+static void test_a_forget_is_not_put_off_by_new_puts(void **state)
+{
+	struct small *s = *state;
+	struct saver saver = {.s = s};
+	_Atomic bool done = false;
+	struct kv_forget forget = {.done = forgotten, .arg = &done};
+	pthread_t thread;
+
+	small_must_open(s);
+	share(s, true);
+	must_be_offered(s);
+	set_rule(put_slowly);
+	pthread_create(&thread, NULL, save_on, &saver);
+	usleep(300000);
+	forget.space = s->space;
+	assert_int_equal(
+		kv_forget_submit(s->cache, &forget, UINT64_C(2000000000)), 0);
+	while (!done)
+		usleep(1000);
+	saver.stop = true;
+	pthread_join(thread, NULL);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(forget.status, 0);
+	assert_int_equal(sent(KV_REMOTE_DELETE), 1);
+	must_get_there(saver.n);
+}
+
 /* ---- users take turns at the backend ---- */
 
 #define MANY 3000u
@@ -904,6 +962,7 @@ int main(void)
 		TEST(test_what_is_used_once_it_is_durable_is_handed_over),
 		TEST(test_what_nobody_used_may_stay_here),
 		TEST(test_a_read_only_store_is_not_handed_over),
+		TEST(test_a_forget_is_not_put_off_by_new_puts),
 		TEST(test_others_keep_their_turns),
 		TEST(test_what_found_no_room_gets_there),
 	};
