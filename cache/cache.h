@@ -657,6 +657,7 @@ struct kv_acquire {
 	struct kv_remote_look *look; /* missing blocks asked of other nodes */
 	/* Number of blocks from the first missing one on; 0: none missing. */
 	size_t rest;
+	struct kv_want *end; /* first that no other node has; at most @n-th */
 	bool submitting;
 	bool told; /* @done runs, or ran without a kv_acquire_take since */
 	size_t pending;

@@ -60,6 +60,7 @@ void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list);
 void kv_wants_fail_locked(struct kv_cache *cache, struct kv_want **list,
 			  int status);
 void kv_want_link(struct kv_want **list, struct kv_want *want);
+void kv_want_unlink(struct kv_want *want); /* if it is linked */
 /* Lease the block, whose slot is in DRAM. */
 void kv_want_lend_locked(struct kv_cache *cache, struct kv_want *want,
 			 struct kv_block *block);

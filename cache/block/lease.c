@@ -56,7 +56,7 @@ void kv_want_link(struct kv_want **list, struct kv_want *want)
 	*list = want;
 }
 
-static void want_unlink(struct kv_want *want)
+void kv_want_unlink(struct kv_want *want)
 {
 	if (!want->prev)
 		return;
@@ -410,7 +410,7 @@ void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list)
 	while (*list) {
 		struct kv_want *want = *list;
 
-		want_unlink(want);
+		kv_want_unlink(want);
 		want_start_locked(cache, want);
 	}
 }
@@ -422,7 +422,7 @@ void kv_wants_fail_locked(struct kv_cache *cache, struct kv_want **list,
 	while (*list) {
 		struct kv_want *want = *list;
 
-		want_unlink(want);
+		kv_want_unlink(want);
 		if (status == -ENOENT && !want->acquire->sealed)
 			count_misses(cache, want->acquire->space, 1);
 		settle(cache, want, status);
@@ -443,6 +443,7 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 	acquire->look = NULL;
 	acquire->short_of_room = 0;
 	acquire->room_at = acquire->n;
+	acquire->end = acquire->wants + acquire->n;
 	/* Begin in chain order: without room the client gets a prefix. */
 	for (size_t i = 0; i < acquire->n; i++) {
 		struct kv_want *want = &acquire->wants[i];
@@ -484,7 +485,7 @@ void kv_acquire_cancel(struct kv_cache *cache, struct kv_acquire *acquire,
 		if (want->status != -EINPROGRESS ||
 		    (acquire->hint && !want->short_of_room))
 			continue;
-		want_unlink(want);
+		kv_want_unlink(want);
 		wait_no_more(cache, want);
 		settle(cache, want, status);
 	}

@@ -352,17 +352,36 @@ void kv_fetch_begin_locked(struct kv_cache *cache, struct kv_acquire *acquire)
 
 /* ---- looks ---- */
 
-/* End queued gets from index @n on as misses; gets in flight go on. */
+/* End queued gets as misses: all, or those behind @failed, for the acquires that want it
+ * too.  Gets that are in flight, or that another acquire wants, go on. */
 static void look_cut(struct kv_remote *remote, struct kv_remote_look *look,
-		     size_t n)
+		     const struct get *failed)
 {
-	struct get *get;
+	const size_t n = failed ? failed->at : 0;
+	struct kv_want *missed = NULL, *want, *next;
+	struct get *get, *before;
 
+	kv_lock(remote->cache);
 	look->n = KV_MIN(look->n, n);
-	while ((get = TAILQ_LAST(&look->queued, gets)) && get->at >= n) {
+	for (want = failed ? failed->wants : NULL; want; want = want->next)
+		want->acquire->end = KV_MIN(want->acquire->end, want);
+	for (get = TAILQ_LAST(&look->queued, gets); get && get->at >= n;
+	     get = before) {
+		before = TAILQ_PREV(get, gets, link);
+		for (want = get->wants; want; want = next) {
+			next = want->next;
+			if (failed && want <= want->acquire->end)
+				continue;
+			kv_want_unlink(want);
+			kv_want_link(&missed, want);
+		}
+		if (get->wants)
+			continue;
 		TAILQ_REMOVE(&look->queued, get, link);
-		get_end(remote, get, -EAGAIN);
+		get_end_locked(remote, get, -EAGAIN);
 	}
+	kv_wants_fail_locked(remote->cache, &missed, -ENOENT);
+	kv_unlock(remote->cache);
 }
 
 /* Let the look take turns while it may begin another get; free it once all gets
@@ -373,7 +392,7 @@ static void look_go_on(struct kv_remote *remote, struct kv_remote_look *look)
 	struct user *user = look->user;
 
 	if (remote->stop)
-		look_cut(remote, look, 0);
+		look_cut(remote, look, NULL);
 	const bool may = !TAILQ_EMPTY(&look->queued) &&
 			 (!look->chain || look->out < look->window);
 
@@ -430,7 +449,8 @@ static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
 	if (status == -EAGAIN && job->op.length > fetch->object_max)
 		status = -EFBIG;
 	look->out--;
-	if (status == -EAGAIN && get->at < look->n) {
+	if (status == -EAGAIN &&
+	    (get->at < look->n || kv_fetch_is_wanted(remote, job))) {
 		get->space->object_bytes = job->op.length;
 		fetch->bucket.credit += (double)get->guess;
 		TAILQ_FOREACH(next, &look->queued, link)
@@ -452,7 +472,7 @@ static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
 	if (bytes > get->guess)
 		kv_turn_charge(&get->user->turn, bytes - get->guess);
 	if (status < 0 && look->chain)
-		look_cut(remote, look, get->at);
+		look_cut(remote, look, get);
 	get->look = NULL;
 	if (status == 0) {
 		get->space->object_bytes = bytes;
@@ -481,7 +501,7 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 
 	if (!kv_remote_is_open(remote, get->uid) ||
 	    kv_now_ns() - get->since_ns > QUEUE_NS) {
-		look_cut(remote, look, 0);
+		look_cut(remote, look, NULL);
 		look_go_on(remote, look);
 		return true;
 	}

@@ -145,11 +145,12 @@ static void withdraw(struct node *node, unsigned user, unsigned n)
 	pthread_mutex_unlock(&fake.lock);
 }
 
-/* Acquire blocks @from to @to and check every byte. Return the number of
+/* Acquire blocks @from to @to of the space of @user for the user @uid, and check every byte.
+ * Return the number of
  * blocks before the first miss. *@ret_all (may be NULL): number of all
  * blocks found. */
-static unsigned acquire(struct node *node, unsigned user, unsigned from,
-			unsigned to, unsigned *ret_all)
+static unsigned acquire_as(struct node *node, unsigned user, uint32_t uid,
+			   unsigned from, unsigned to, unsigned *ret_all)
 {
 	const unsigned n = to - from;
 	struct kv_acquire *a = calloc(1, sizeof(*a) + n * sizeof(*a->wants));
@@ -159,7 +160,7 @@ static unsigned acquire(struct node *node, unsigned user, unsigned from,
 	a->space = node->spaces[user];
 	a->n = n;
 	a->remote = true;
-	a->uid = user;
+	a->uid = uid;
 	a->done = small_settled;
 	a->arg = &done;
 	for (unsigned i = 0; i < n; i++)
@@ -188,6 +189,12 @@ static unsigned acquire(struct node *node, unsigned user, unsigned from,
 	if (ret_all)
 		*ret_all = all;
 	return prefix;
+}
+
+static unsigned acquire(struct node *node, unsigned user, unsigned from,
+			unsigned to, unsigned *ret_all)
+{
+	return acquire_as(node, user, user, from, to, ret_all);
 }
 
 static struct kv_remote_stats stats_of(struct node *node)
@@ -281,6 +288,63 @@ static void test_a_chain_ends_at_the_first_miss(void **state)
 	provide(node, 0, 20, 21, 1000);
 	usleep(1100000);
 	assert_int_equal(acquire(node, 0, 0, CHAIN, NULL), CHAIN);
+}
+
+static char slow[KV_OBJECT_NAME_MAX + 1];
+
+static void one_is_slow(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	plan->ms = strcmp(op->name, slow) == 0 ? 200 : 50;
+}
+
+struct reader {
+	struct node *node;
+	unsigned from, came;
+	uint64_t end_ns;
+};
+
+static void *read_21(void *arg)
+{
+	struct reader *r = arg;
+
+	acquire(r->node, 0, r->from, r->from + 21, &r->came);
+	r->end_ns = kv_now_ns();
+	return NULL;
+}
+
+/* A chain that ends at a missing block takes nothing from another user, who has asked for
+ * the blocks behind it, and does not wait for these. */
+static void test_a_miss_ends_no_chain_of_another_user(void **state)
+{
+	struct node *node = *state;
+	struct reader reader = {.node = node};
+	pthread_t thread;
+	uint64_t end_ns;
+
+	node->s.config.remote.threshold = 1;
+	open_node(node);
+	/* Longer than objects are guessed to be: the first GET has no memory. */
+	provide(node, 0, 1, 21, 100000);
+	provide(node, 0, 101, 121, 100000);
+	withdraw(node, 0, 105);
+	set_rule(one_is_slow);
+	for (reader.from = 0; reader.from <= 100; reader.from += 100) {
+		const bool whole = reader.from == 0;
+
+		reset();
+		name_of(node, 0, reader.from, slow);
+		pthread_create(&thread, NULL, read_21, &reader);
+		usleep(50000);
+		assert_int_equal(acquire_as(node, 0, 1, reader.from + 1,
+					    reader.from + 21, NULL),
+				 whole ? 20 : 4);
+		end_ns = kv_now_ns();
+		pthread_join(thread, NULL);
+		assert_int_equal(reader.came, 0);
+		assert_true(reader.end_ns < end_ns);
+		/* Nothing is requested behind the end of both chains. */
+		assert_true(whole || sent(KV_REMOTE_GET) < 20);
+	}
 }
 
 static void test_too_few_blocks_are_not_worth_it(void **state)
@@ -1279,6 +1343,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		ON(test_the_window_of_a_chain_doubles),
 		ON(test_a_chain_ends_at_the_first_miss),
+		ON(test_a_miss_ends_no_chain_of_another_user),
 		ON(test_too_few_blocks_are_not_worth_it),
 		ON(test_what_is_settled_at_once_is_not_told_again),
 		ON(test_without_an_order_every_block_is_asked_for),
