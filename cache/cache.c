@@ -31,6 +31,7 @@
 #include "cache/store/store.h"
 #include "common/crash_point.h"
 #include "common/bytes.h"
+#include "index/sidecar.h"
 
 #include <search.h>
 #include <stdio.h>
@@ -186,8 +187,8 @@ static int close_parts(struct kv_cache *cache, bool clean)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
 	bool failed = false;
+	int r, error;
 	uint64_t n;
-	int r;
 
 	kv_remote_stop(cache);
 	kv_periodic_stop(&cache->scrubber.periodic);
@@ -197,13 +198,18 @@ static int close_parts(struct kv_cache *cache, bool clean)
 	KV_POINT("unmount.begin");
 	r = kv_writer_stop(cache);
 	/* Blocks that the writer could not write are lost. */
-	n = (uint64_t)ssd->dirty + ssd->unpersisted;
-	if (n > 0 && ssd->on && !ssd->frozen && !cache->config.read_only) {
-		if (ssd->error)
+	n = cache->config.read_only ? 0
+				    : (uint64_t)ssd->dirty + ssd->unpersisted;
+	error = !ssd->on || ssd->frozen ? EOPNOTSUPP
+		: ssd->error		? -ssd->error
+		: ssd->full		? -ssd->full
+					: ENOSPC;
+	if (n > 0 && error != EOPNOTSUPP) {
+		if (error != ENOSPC)
 			kv_warn(cache, "lost",
 				"%llu blocks could not be written to SSD, and "
 				"are lost: %s",
-				(unsigned long long)n, strerror(-ssd->error));
+				(unsigned long long)n, strerror(error));
 		else
 			kv_warn(cache, "lost",
 				"%llu blocks found no room on SSD, and end "
@@ -219,6 +225,10 @@ static int close_parts(struct kv_cache *cache, bool clean)
 	if (r < 0)
 		return r;
 	kv_arena_close(cache);
+	/* umount.kvfs reads this, as root may not ask a mount with root=squash. */
+	if (cache->lock_fd >= 0)
+		(void)kv_lock_write(cache->lock_fd, "", (long long)n,
+				    n ? error : 0);
 	for (uint32_t i = 0; i < ssd->n_devices; i++) {
 		/* The free slots of a device that failed must be swept. */
 		failed |= ssd->devices[i].dir >= 0 && ssd->devices[i].failed;

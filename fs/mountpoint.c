@@ -247,23 +247,22 @@ static int complain(const char *path, const char *what, int error)
 	return STATUS_FAILED;
 }
 
-/* Write all blocks to SSD.  Blocks that cannot be written are reported, but do not keep
- * the mount from being unmounted. */
-static int sync_spaces(const char *path)
+/* Write all blocks to SSD.  Return the errno, and in *@ret_n how many blocks are not
+ * durable then; -1: unknown. */
+static int sync_spaces(const char *path, long long *ret_n)
 {
 	_cleanup_(kv_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
 	_cleanup_(kv_freep) char *name = NULL, *line = NULL;
-	long long n, dirty = -1, alone = -1;
+	long long dirty = -1, alone = -1;
 	size_t room = 0;
 	FILE *f = NULL;
-	char what[96];
 	int error;
 
 	if (fd >= 0 && fsync(fd) == 0)
 		return 0;
 	error = errno;
 	if (is_dead(error))
-		return 0;
+		return error;
 	if (asprintf(&name, "%s/.kvfs/metrics", path) >= 0)
 		f = fopen(name, "re");
 	while (f && getline(&line, &room, f) > 0) {
@@ -272,7 +271,18 @@ static int sync_spaces(const char *path)
 	}
 	if (f)
 		fclose(f);
-	n = dirty < 0 || alone < 0 ? -1 : dirty + alone;
+	*ret_n = dirty < 0 || alone < 0 ? -1 : dirty + alone;
+	return error;
+}
+
+/* Report @n blocks that could not be written, which did not keep the mount from being
+ * unmounted.  Return the exit status. */
+static int report(const char *path, long long n, int error)
+{
+	char what[96];
+
+	if (error == 0 || is_dead(error))
+		return 0;
 	if (error == EOPNOTSUPP || error == ENOSPC) {
 		if (n > 0)
 			fprintf(stderr, "umount.kvfs: %s: %lld blocks %s\n",
@@ -292,9 +302,9 @@ static int sync_spaces(const char *path)
 	return complain(path, what, error);
 }
 
-/* Wait until the daemon has ended, which it does not if another namespace has the mount.
+/* Wait until the daemon has ended; return false if another namespace has the mount.
  * A daemon that has unlocked the store is still closing its files. */
-static void wait_for_store(const char *store, int lock, int owner)
+static bool wait_for_store(const char *store, int lock, int owner)
 {
 	struct pollfd ended = {.fd = owner, .events = POLLIN};
 	uint64_t until_ns = kv_now_ns() + NOTICE_NS;
@@ -307,15 +317,18 @@ static void wait_for_store(const char *store, int lock, int owner)
 		(void)poll(&ended, 1, (int)(NOTICE_NS / 1000000));
 	else if (state == KV_LOCK_HELD)
 		complain(store, "another mount namespace has the mount", EBUSY);
+	return state == KV_LOCK_FREE;
 }
 
 int kv_umount_main(int argc, char **argv)
 {
 	_cleanup_(kv_freep) char *whole = NULL;
 	_cleanup_(kv_closep) int store = -1, lock = -1, owner = -1;
-	int flags = UMOUNT_NOFOLLOW, c, lost = 0;
+	int flags = UMOUNT_NOFOLLOW, c, error = 0, left = 0;
 	struct mounted m, copy;
+	long long lost = -1, n;
 	const char *path;
+	long pid;
 
 	while ((c = getopt(argc, argv, "flnrvN:t:")) != -1) {
 		if (c == 'l')
@@ -340,9 +353,10 @@ int kv_umount_main(int argc, char **argv)
 	store = open(m.store, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	lock = openat(store, "lock",
 		      O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	owner = (int)syscall(SYS_pidfd_open, (pid_t)kv_lock_owner(store), 0);
+	pid = kv_lock_owner(store);
+	owner = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
 	if (flags == UMOUNT_NOFOLLOW)
-		lost = sync_spaces(path);
+		error = sync_spaces(path, &lost);
 	if (umount2(path, flags) < 0) {
 		if (errno != EPERM)
 			return complain(path, "cannot unmount", errno);
@@ -350,12 +364,18 @@ int kv_umount_main(int argc, char **argv)
 			return STATUS_FAILED;
 	}
 	if (flags & MNT_DETACH)
-		return lost;
+		return 0;
 	/* The daemon goes on for a copy of the mount, whose umount then waits. */
 	copy = find_mount(setmntent(MOUNTS, "re"), NULL, m.store);
 	if (copy.kind == KVFS)
 		kv_umount_announce(copy.path);
-	else if (lock >= 0)
-		wait_for_store(m.store, lock, owner);
-	return lost;
+	else if (lock >= 0 && wait_for_store(m.store, lock, owner) &&
+		 owner >= 0 && flags == UMOUNT_NOFOLLOW && !is_dead(error) &&
+		 kv_lock_lost(lock, pid, &n, &left) == 0) {
+		/* Squashed root may not sync all; the daemon's end does.  A store
+		 * that became read-only has no result. */
+		lost = n < 0 ? lost : n;
+		error = n >= 0 ? left : error ? error : EIO;
+	}
+	return report(path, lost, error);
 }

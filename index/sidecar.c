@@ -382,3 +382,26 @@ void kv_lock_end(int fd)
 
 	(void)fcntl(fd, F_OFD_SETLK, &lock);
 }
+
+int kv_lock_write(int fd, const char *line, long long lost, int error)
+{
+	char text[192];
+	int n = snprintf(text, sizeof(text), "%d\n%slost %lld, errno %d\n",
+			 (int)getpid(), line, lost, error);
+
+	/* Write before truncating: on a full disk the old text stays. */
+	return pwrite(fd, text, (size_t)n, 0) < 0 || ftruncate(fd, n) < 0
+		       ? -errno
+		       : 0;
+}
+
+int kv_lock_lost(int fd, long owner, long long *ret_lost, int *ret_error)
+{
+	char text[192] = {0}, *at;
+
+	if (pread(fd, text, sizeof(text) - 1, 0) < 0 ||
+	    strtol(text, NULL, 10) != owner || !(at = strstr(text, "lost ")) ||
+	    sscanf(at, "lost %lld, errno %d", ret_lost, ret_error) != 2)
+		return -ENODATA;
+	return 0;
+}

@@ -89,5 +89,14 @@ void kv_lock_end(int fd);
 enum kv_lock_state kv_lock_look(int fd);
 /* Return the process id in STORE/lock; 0: none. */
 long kv_lock_owner(int store);
+/*
+ * Write to STORE/lock, as the owner of the lock @fd, its process id, @line, and
+ * how many blocks its end has lost, the reason being the errno @error.  @lost is
+ * -1 until then.  Errors of pwrite(2) and ftruncate(2).
+ */
+int kv_lock_write(int fd, const char *line, long long lost, int error);
+/* Read what process @owner has left in STORE/lock, @fd, with kv_lock_write.
+ * -ENODATA: nothing. */
+int kv_lock_lost(int fd, long owner, long long *ret_lost, int *ret_error);
 
 #endif

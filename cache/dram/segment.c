@@ -46,7 +46,7 @@
  *       the segment's owner, whom others could harm otherwise; the owner only
  *       if it is the only mapper.  One of the charged mappers claims it.
  *   (4) The line in STORE/lock is written before the limit is raised and
- *       removed after it was lowered.  Other boots ignore the line.
+ *       removed by close_parts after it was lowered.  Other boots ignore the line.
  *
  * LOCKING  cache->lock; memory is made and unmapped without it.  The limit is
  *          changed before the threads start and after they end, and under flock
@@ -57,6 +57,7 @@
 #include "cache/core/ledger.h"
 #include "common/sigbus_guard.h"
 #include "common/thread.h"
+#include "index/sidecar.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -107,18 +108,15 @@ static void read_boot_id(char id[40])
  * The inode number tells a copy of the store, which must not lower it too. */
 static bool write_line(int lock_fd, int64_t pages)
 {
-	char boot[40], text[128];
+	char boot[40], text[128] = "";
 	struct stat st;
-	int n;
 
 	read_boot_id(boot);
-	n = snprintf(text, sizeof(text), "%d\n", (int)getpid());
 	if (pages > 0 && fstat(lock_fd, &st) == 0)
-		n += snprintf(text + n, sizeof(text) - (size_t)n,
-			      "%" PRId64 " huge pages, boot %s, inode %ju\n",
-			      pages, boot, (uintmax_t)st.st_ino);
-	return pwrite(lock_fd, text, (size_t)n, 0) == n &&
-	       ftruncate(lock_fd, n) == 0;
+		snprintf(text, sizeof(text),
+			 "%" PRId64 " huge pages, boot %s, inode %ju\n", pages,
+			 boot, (uintmax_t)st.st_ino);
+	return kv_lock_write(lock_fd, text, -1, 0) == 0;
 }
 
 void kv_overcommit_recover(int lock_fd)
@@ -765,9 +763,6 @@ void kv_arena_close(struct kv_cache *cache)
 	free_all(cache, &arena->retired);
 	free_all(cache, &arena->dead);
 	free_all(cache, &arena->kept);
-	if (!arena->overcommit)
-		return;
-	(void)change_limit(-arena->overcommit);
-	if (cache->lock_fd >= 0)
-		(void)write_line(cache->lock_fd, 0);
+	if (arena->overcommit)
+		(void)change_limit(-arena->overcommit);
 }

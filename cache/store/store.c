@@ -93,9 +93,8 @@ static int take_lock(struct kv_cache *cache, char **ret_why)
 	const struct kv_lock_wait wait = {.waiting = cache->config.waiting,
 					  .arg = cache->config.arg};
 	struct statvfs fs;
-	char pid[32];
 	bool shared;
-	int fd, r, n;
+	int fd, r;
 
 	/* Daemons may share a store on a read-only filesystem. */
 	shared = cache->config.read_only &&
@@ -114,12 +113,10 @@ static int take_lock(struct kv_cache *cache, char **ret_why)
 		return 0;
 	}
 	kv_overcommit_recover(fd);
-	n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
-	/* Write before truncating: on a full disk the old text stays. */
-	if (pwrite(fd, pid, (size_t)n, 0) < 0 || ftruncate(fd, n) < 0)
-		return kv_why(ret_why, -errno, "%s: cannot lock it: %s",
-			      cache->store, strerror(errno));
-	return 0;
+	r = kv_lock_write(fd, "", -1, 0);
+	return r == 0 ? 0
+		      : kv_why(ret_why, r, "%s: cannot lock it: %s",
+			       cache->store, strerror(-r));
 }
 
 static int open_dir(struct kv_cache *cache, char **ret_why)

@@ -14,14 +14,6 @@ blocks() { timeout 300 "$H/blocks" "$1" "$SOCK" "${@:2}" || fail "blocks $*: $?"
 degraded() { [ "$(metric kvfs_ssd_degraded)" = "$1" ]; }
 online() { grep -q '^ssd  .*online' "$M/.kvfs/stats"; }
 alive() { [ -n "$(daemon_pids)" ] && [ -e "$M/.kvfs/stats" ]; }
-# fail_data OPS ERRNO PERMILLE: fail requests for data of the segment files
-fail_data() {
-	local from n
-	while read -r from n; do
-		tell "fail.$1.$2.$3.$((from * 4096)).$(((from + n) * 4096))"
-	done < <(filefrag -v "$S"/segments/*.seg |
-		awk '$1 ~ /^[0-9]+:$/ { gsub(/[.:]/, " "); print $4, $6 }')
-}
 # again COUNT COMMAND...: repeat COMMAND until COUNT more requests have failed
 again() {
 	local end=$(($(faults) + $1)) i

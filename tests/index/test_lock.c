@@ -146,6 +146,27 @@ static void an_owner_that_is_killed_leaves_nothing(void **state)
 	close(fd);
 }
 
+static void the_result_of_an_end_is_read_by_its_process_id(void **state)
+{
+	struct fixture *f = *state;
+	const long pid = getpid();
+	long long lost = 7;
+	int fd, error = 7;
+
+	assert_int_equal(take(f, true, &fd), 0);
+	assert_int_equal(kv_lock_lost(fd, pid, &lost, &error), -ENODATA);
+	assert_int_equal(kv_lock_write(fd, "5 huge pages\n", -1, 0), 0);
+	assert_int_equal(kv_lock_owner(f->store), pid);
+	assert_int_equal(kv_lock_lost(fd, pid, &lost, &error), 0);
+	assert_true(lost == -1 && error == 0);
+	assert_int_equal(kv_lock_write(fd, "", 3, EIO), 0);
+	assert_int_equal(kv_lock_lost(fd, pid + 1, &lost, &error), -ENODATA);
+	assert_int_equal(kv_lock_lost(fd, pid, &lost, &error), 0);
+	assert_true(lost == 3 && error == EIO);
+	close(fd);
+	assert_int_equal(kv_lock_write(fd, "", 0, 0), -EBADF);
+}
+
 static void readers_share_it_and_keep_a_writer_out(void **state)
 {
 	struct fixture *f = *state;
@@ -188,6 +209,7 @@ int main(void)
 		TEST(an_owner_that_ends_is_waited_for),
 		TEST(an_owner_that_goes_on_is_not),
 		TEST(an_owner_that_is_killed_leaves_nothing),
+		TEST(the_result_of_an_end_is_read_by_its_process_id),
 		TEST(readers_share_it_and_keep_a_writer_out),
 		TEST(a_lock_that_is_no_file_is_refused),
 	};

@@ -63,6 +63,18 @@ sys.stdin.read()' "$(daemon_pids)"; }
 	start dram=256M
 fi
 
+# Root, who umounts, may not list a mount with root=squash, nor sync what others saved.
+if [ "$(id -u)" = 0 ] && command -v setpriv > /dev/null; then
+	A="setpriv --reuid 1000 --regid 1000 --clear-groups"
+	ok "umount by the helper" helper "$M"
+	start dram=256M,root=squash,allow=1000
+	$A mkdir "$M/squashed" "$M/squashed/01" && $A cp "$T/b" "$M/squashed/$(place 1)" || fail "a save by an allowed user"
+	not "squashed root lists" "Permission denied" ls "$M"
+	eq "umount of root=squash" "$(helper "$M" 2>&1; echo $?)" 0
+	start dram=256M
+	same "what an allowed user saved" "$T/b" "$M/squashed/$(place 1)"
+fi
+
 exec 5< "$M/killed/$(place 1)"
 not "umount of what is in use" "busy" helper "$M"
 same "it goes on" "$T/b" "$M/killed/$(place 1)"
