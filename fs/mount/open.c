@@ -393,7 +393,8 @@ static int create(fuse_req_t req, fuse_ino_t parent, const char *text,
 			return -ESTALE;
 		/* Other processes' uploads are invisible: each process writes its
 		 * own, and the first complete one seals. */
-		if ((flags & O_EXCL) != 0 && kv_upload_is_for(old, ctx))
+		if ((flags & O_EXCL) != 0 && kv_upload_is_for(old, ctx) &&
+		    !kv_upload_sealed(old))
 			r = -EEXIST;
 		else
 			r = kv_upload_restart(old, ctx, ret_upload);

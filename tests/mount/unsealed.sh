@@ -46,6 +46,19 @@ fails(errno.ESTALE, os.open, "/proc/self/fd/%d" % early, os.O_RDONLY)
 r = os.open(path, os.O_RDONLY)
 assert mmap.mmap(r, 0, mmap.MAP_SHARED, mmap.PROT_READ)[:] == data
 os.close(f)
+# A sealed block that was removed can be made again, also while its file is still open.
+again = path[:-1] + "9"
+kept = os.open(again, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+os.write(kept, data)
+os.fsync(kept)
+fails(errno.EEXIST, os.open, again, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+os.unlink(again)
+fails(errno.ENOENT, os.stat, again)
+f = os.open(again, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+os.write(f, data)
+os.close(f)
+os.close(kept)
+assert open(again, "rb").read() == data
 # Another process of the user may write the same key, and finish first.
 key2 = path[:-1] + "2"
 slow = os.open(key2, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
