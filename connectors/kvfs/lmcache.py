@@ -12,9 +12,7 @@ between LMCache's memory and kvfs's by libkvfs's threads.
 """
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import importlib.metadata
 import logging
 import math
 import os
@@ -24,19 +22,25 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import distributions
 from typing import Any
 
 import kvfs
-from kvfs import Stage, State
+from kvfs import Stage, State, release
 
 from ._native import ffi, lib
 from .errors import Error
-from .release import warn
 from .settings import Tier, read
 from .weights import fingerprint
 
+ENGINE = ("LMCache", next((one.version for one in distributions(name="lmcache")), "unknown"), ("0.5.5", "0.5.6"))
+
+try:
+    from lmcache.v1.distributed.l2_adapters.native_connector_l2_adapter import NativeConnectorL2Adapter
+except ImportError as error:
+    raise release.unusable(*ENGINE, error) from None
+
 log = logging.getLogger("lmcache.kvfs")
-TESTED = ("0.5.5", "0.5.6")
 WAIT = 10.0
 REGION = 32  # log2 of the bytes of LMCache's memory in a pool
 UNIT_MIN = 512
@@ -178,8 +182,7 @@ class KvfsClient:
         return self._events.fileno()
 
     def submit_batch_set(self, keys: list[str], views: list[memoryview]) -> int:
-        def save(space: kvfs.Space, pool: kvfs.Pool, some: list[bytes], pages: list[int]
-                 ) -> kvfs.Transfer:
+        def save(space: kvfs.Space, pool: kvfs.Pool, some: list[bytes], pages: list[int]) -> kvfs.Transfer:
             return pool.save(space, some, pages, places=[(None, 0)] * len(some), deadline=WAIT)
 
         with self._lock:
@@ -188,8 +191,7 @@ class KvfsClient:
         return self._submit(keys, views, save)
 
     def submit_batch_get(self, keys: list[str], views: list[memoryview]) -> int:
-        def load(space: kvfs.Space, pool: kvfs.Pool, some: list[bytes], pages: list[int]
-                 ) -> kvfs.Transfer:
+        def load(space: kvfs.Space, pool: kvfs.Pool, some: list[bytes], pages: list[int]) -> kvfs.Transfer:
             with space.acquire(some, deadline=self._settings.patience(WAIT)) as lease:
                 return pool.load(lease, pages, deadline=WAIT)
 
@@ -197,8 +199,7 @@ class KvfsClient:
 
     def submit_batch_exists(self, keys: list[str]) -> int:
         with self._lock:
-            return self._add(Look(self, keys,
-                                  self._settings.remote_wait if self._settings.remote else 0.0))
+            return self._add(Look(self, keys, self._settings.remote_wait if self._settings.remote else 0.0))
 
     def submit_batch_delete(self, keys: list[str]) -> int:
         task = Task([True] * len(keys))
@@ -340,8 +341,7 @@ class Sizes:
             if place in self._known[name]:
                 continue
             key = self._keys(name, [place])
-            with self._session.pool(self._space, [kvfs.View("object", base, 8, 8)], 1,
-                                    keep=memory) as pool:
+            with self._session.pool(self._space, [kvfs.View("object", base, 8, 8)], 1, keep=memory) as pool:
                 transfer = pool.save(self._space, key, [0], places=[(None, 0)], deadline=1)
                 transfer.wait()
                 if transfer.statuses()[0] < 0:
@@ -349,6 +349,6 @@ class Sizes:
             self._space.pin(key)
 
 
-# LMCache's adapter verifies the methods of KvfsClient itself.
-with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-    warn("LMCache", importlib.metadata.version("lmcache"), TESTED, log)
+# LMCache verifies itself that KvfsClient has the methods that its adapter calls.
+release.check(*ENGINE, object, {NativeConnectorL2Adapter: "event_fd submit_store_task submit_load_task delete"})
+release.warn(*ENGINE, log)

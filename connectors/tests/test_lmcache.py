@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import select
 import signal
+import subprocess
+import sys
 import time
 import unittest
 
@@ -134,6 +136,18 @@ class Case(unittest.TestCase):
                               ({"model": None}, "'model' is None")):
             with self.assertRaisesRegex(ValueError, words):
                 self.adapter(**params)
+
+    def test_a_release_that_lacks_something_is_refused(self) -> None:
+        from kvfs import lmcache, release
+
+        adapter = lmcache.NativeConnectorL2Adapter
+        words = f"^kvfs: LMCache [^ ]* cannot be used: it lacks {adapter.__name__}.x "
+        with self.assertRaisesRegex(RuntimeError, words):
+            release.check(*lmcache.ENGINE, object, {adapter: "event_fd x"})
+        code = (f"import sys; sys.modules['{adapter.__module__}'] = None\n"
+                "try: import kvfs.lmcache\nexcept RuntimeError as error: print(error)")
+        out = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True).stdout
+        self.assertRegex(out, "kvfs: LMCache [^ ]* cannot be used: ")
 
     def nodes(self, kind: type[Between] = Between) -> tuple[Between, Mount, list]:
         """Start a node, copy six objects of one size and four of another to the remote tier, and
