@@ -161,14 +161,8 @@ class KvfsClient:
         self._events.register(self._session.fileno(), select.EPOLLIN)
 
     def _space(self, name: str, size: int, **layout: str) -> kvfs.Space:
-        chosen = self._settings
-        try:
-            return self._session.space(
-                f"lmcache-{self._id}.{name}", chosen.layout({"tensors": [
-                    {"name": "object", "dtype": "U8", "shape": [size]}], **layout}),
-                create=True, mode=int(chosen.mode, 8), shared=chosen.shared)
-        except Error as error:
-            raise ValueError(f"kvfs: cannot use {self._session.path}: {error.strerror}") from error
+        return self._settings.space(self._session, f"lmcache-{self._id}.{name}", {
+            "tensors": [{"name": "object", "dtype": "U8", "shape": [size]}], **layout})
 
     def of(self, size: int) -> kvfs.Space:
         """Return the space of objects of @size bytes."""

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .errors import Error
+
+if TYPE_CHECKING:
+    from .session import Session
+    from .space import Space
 
 
 @dataclass(frozen=True)
@@ -22,10 +28,15 @@ class Common:
     remote: bool = False
     weights_cache: str = ""
 
-    def layout(self, layout: dict[str, Any]) -> dict[str, Any]:
-        """Return the layout of a new space.  The engine brings its own keys, so that other nodes
-        have the same ones."""
-        return {**layout, "keys": "engine", **({"share": True} if self.remote else {})}
+    def space(self, session: Session, name: str, layout: dict[str, Any]) -> Space:
+        """Return the space, which is made with @layout if it is absent.  The engine brings its own keys, so
+        that other nodes have the same ones.  ValueError, in one line: it cannot be used."""
+        layout = {**layout, "keys": "engine", **({"share": True} if self.remote else {})}
+        try:
+            return session.space(name, layout, create=True, mode=int(self.mode, 8), shared=self.shared)
+        except Error as error:
+            hint = " (another user's space: 'shared' would use it)" if error.errno == 13 else ""
+            raise ValueError(f"kvfs: cannot use {session.path}: {error.strerror}{hint}") from error
 
 
 @dataclass(frozen=True)

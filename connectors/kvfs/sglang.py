@@ -111,12 +111,7 @@ class KvfsHiCache(HiCacheStorage):
             "layout": layout,
         }
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
-        try:
-            return self.session.space(f"sglang-{digest[:24]}.{name}.r{shard[0]}",
-                                      self._settings.layout(layout), create=True,
-                                      mode=int(self._settings.mode, 8), shared=self._settings.shared)
-        except kvfs.Error as error:
-            raise ValueError(f"kvfs: cannot use {self.session.path}: {error.strerror}") from error
+        return self._settings.space(self.session, f"sglang-{digest[:24]}.{name}.r{shard[0]}", layout)
 
     # ---- pools ----
 

@@ -156,12 +156,7 @@ class Spaces:
               shard: int, shards: int) -> kvfs.Space:
         name = space_name(vllm_config, kv_cache_config, self._identity, group.index, group.layout,
                           shard, shards)
-        try:
-            return self.session.space(name, settings.layout(group.layout), create=True,
-                                      mode=int(settings.mode, 8), shared=settings.shared)
-        except kvfs.Error as error:
-            hint = " (another user's space: 'shared' would use it)" if error.errno == 13 else ""
-            raise ValueError(f"kvfs: cannot use {self.session.path}: {error.strerror}{hint}") from error
+        return settings.space(self.session, name, group.layout)
 
     @property
     def connected(self) -> bool:

@@ -98,12 +98,7 @@ class KvfsTier(SecondaryTierManager):
         chunks = len(self._view) // self.block_size_bytes
         self._session = kvfs.open(chosen.path, log)
         layout = {"tensors": [{"name": "kv", "dtype": "U8", "shape": [self.block_size_bytes]}]}
-        name = self._name(offloading_spec, layout)
-        try:
-            self._space = self._session.space(name, chosen.layout(layout), create=True,
-                                              shared=chosen.shared, mode=int(chosen.mode, 8))
-        except kvfs.Error as error:
-            raise ValueError(f"kvfs: cannot use {self._session.path}: {error.strerror}") from error
+        self._space = chosen.space(self._session, self._name(offloading_spec, layout), layout)
         base = int(kvfs.ffi.cast("uintptr_t", kvfs.ffi.from_buffer(self._view)))
         self._pool = self._session.pool(
             self._space, [kvfs.View("kv", base, self.block_size_bytes, self.block_size_bytes)],
