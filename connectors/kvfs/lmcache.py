@@ -30,6 +30,7 @@ from kvfs import Stage, State, release
 
 from ._native import ffi, lib
 from .errors import Error
+from .patience import Patience
 from .settings import Tier, read
 from .weights import fingerprint
 
@@ -111,14 +112,14 @@ class Look:
         return [i for i in self._scopes[name] if not self.found[i]]
 
     def _look(self, name: str, sizes: Iterable[int]) -> None:
-        spaces = [self._client.of(size) for size in sizes]
+        spaces = [self._client.of(size) for size in sizes if self._client.patience.left]
         for space in spaces:
             missing = self._missing(name)
-            states = space.probe([self._names[i] for i in missing])
+            states = self._client.answer(space.probe, [self._names[i] for i in missing])
             for i, state in zip(missing, states):
                 self.found[i] = state >= State.SSD
         missing, left = self._missing(name), self._until - time.monotonic()
-        if missing and left > 0:
+        if missing and left > 0 and self._client.patience.left:
             names = kvfs.Keys([self._names[i] for i in missing])
             self._asked += [(missing, space.acquire(names, deadline=left)) for space in spaces]
 
@@ -142,15 +143,16 @@ class KvfsClient:
     """The object that LMCache drives; thread-safe.  Parameters: Settings."""
 
     def __init__(self, **params: Any) -> None:
-        chosen = self._settings = read("adapter_params", params, Settings)
-        self._session = kvfs.open(chosen.path, log)
+        chosen = self.settings = read("adapter_params", params, Settings)
+        self.session = kvfs.open(chosen.path, log)
+        self.patience = Patience(log, "look-ups", self.session.stats)
         identity = chosen.model
         if os.path.isdir(chosen.model):
             identity = fingerprint(chosen.model, log, chosen.weights_cache)
         self._id = hashlib.sha256(f"{identity}\0{chosen.salt}".encode()).hexdigest()[:24]
         self._lock = threading.Lock()
         # Blocks of this space form no chain, so each is requested from other nodes by itself.
-        self.sizes = Sizes(self._session, self._space("size", 8, reuse="last"), chosen.remote)
+        self.sizes = Sizes(self, self._space("size", 8, reuse="last"))
         self._spaces: dict[int, kvfs.Space] = {}
         self._pools: dict[tuple[int, int, int], kvfs.Pool] = {}
         self._tasks: dict[int, Task | Look] = {}
@@ -158,10 +160,10 @@ class KvfsClient:
         self._now = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._events = select.epoll()
         self._events.register(self._now, select.EPOLLIN)
-        self._events.register(self._session.fileno(), select.EPOLLIN)
+        self._events.register(self.session.fileno(), select.EPOLLIN)
 
     def _space(self, name: str, size: int, **layout: str) -> kvfs.Space:
-        return self._settings.space(self._session, f"lmcache-{self._id}.{name}", {
+        return self.settings.space(self.session, f"lmcache-{self._id}.{name}", {
             "tensors": [{"name": "object", "dtype": "U8", "shape": [size]}], **layout})
 
     def of(self, size: int) -> kvfs.Space:
@@ -169,6 +171,13 @@ class KvfsClient:
         if size not in self._spaces:
             self._spaces[size] = self._space(str(size), size)
         return self._spaces[size]
+
+    def answer(self, call: Any, *arguments: Any) -> Any:
+        """Return the daemon's answer; (): it was not asked, in the pause after a slow answer."""
+        start = time.monotonic()
+        answer = call(*arguments) if self.patience.left else ()
+        self.patience.took(time.monotonic() - start)
+        return answer
 
     # ---- the interface for LMCache ----
 
@@ -186,26 +195,26 @@ class KvfsClient:
 
     def submit_batch_get(self, keys: list[str], views: list[memoryview]) -> int:
         def load(space: kvfs.Space, pool: kvfs.Pool, some: list[bytes], pages: list[int]) -> kvfs.Transfer:
-            with space.acquire(some, deadline=self._settings.patience(WAIT)) as lease:
+            with space.acquire(some, deadline=self.settings.patience(WAIT)) as lease:
                 return pool.load(lease, pages, deadline=WAIT)
 
         return self._submit(keys, views, load)
 
     def submit_batch_exists(self, keys: list[str]) -> int:
         with self._lock:
-            return self._add(Look(self, keys, self._settings.remote_wait if self._settings.remote else 0.0))
+            return self._add(Look(self, keys, self.settings.remote_wait if self.settings.remote else 0.0))
 
     def submit_batch_delete(self, keys: list[str]) -> int:
         task = Task([True] * len(keys))
         some = kvfs.Keys([kvfs.fold(key.encode()) for key in keys])
         with self._lock:
             for size in {size for name in {scope(key) for key in keys} for size in self.sizes.read(name)}:
-                self.of(size).evict(some)
+                self.answer(self.of(size).evict, some)
             return self._add(task)
 
     def drain_completions(self) -> list[Completion]:
         with self._lock:
-            self._session.process()
+            self.session.process()
             try:
                 os.eventfd_read(self._now)
             except BlockingIOError:
@@ -227,7 +236,7 @@ class KvfsClient:
             if not self._events.closed:
                 self._events.close()
                 os.close(self._now)
-            self._session.close()
+            self.session.close()
 
     # ---- helpers ----
 
@@ -242,13 +251,14 @@ class KvfsClient:
         task = Task([False] * len(keys), keep=list(views))
         with self._lock:
             groups: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+            if not self.patience.left:
+                task.error, views = "the daemon does not answer", []
             for i, view in enumerate(views):
                 address = int(ffi.cast("uintptr_t", ffi.from_buffer(view)))
                 groups.setdefault(self._where(address, len(view)), []).append((i, address))
             for where, members in groups.items():
                 size, unit, base = where
-                pages = [(address - base) // unit + n for _, address in members
-                         for n in range(size // unit)]
+                pages = [(address - base) // unit + n for _, address in members for n in range(size // unit)]
                 names = [kvfs.fold(keys[i].encode()) for i, _ in members]
                 try:
                     transfer = begin(self.of(size), self._pool(where), names, pages)
@@ -269,7 +279,7 @@ class KvfsClient:
     def _pool(self, where: tuple[int, int, int]) -> kvfs.Pool:
         if where not in self._pools:
             size, unit, base = where
-            self._pools[where] = self._session.pool(
+            self._pools[where] = self.session.pool(
                 self.of(size), [kvfs.View("object", base, unit, unit)],
                 1 if unit == size else (1 << REGION) // unit, pages_per_block=size // unit)
         return self._pools[where]
@@ -280,10 +290,9 @@ class Sizes:
     pinned block that every process finds.  The number determines its block, so nodes agree
     without messages."""
 
-    def __init__(self, session: kvfs.Session, space: kvfs.Space, remote: bool) -> None:
-        self._session = session
+    def __init__(self, client: KvfsClient, space: kvfs.Space) -> None:
+        self._client = client
         self._space = space
-        self._remote = remote
         self._known: dict[str, dict[int, int]] = {}  # for each scope: its known sizes by their number
 
     @staticmethod
@@ -298,18 +307,18 @@ class Sizes:
         """Return the sizes that this node knows."""
         places = self._unknown(name)
         if places:
-            states = self._space.probe(self._keys(name, places))
+            states = self._client.answer(self._space.probe, self._keys(name, places))
             here = [place for place, state in zip(places, states) if state >= State.SSD]
             if here:
                 with self._space.acquire(self._keys(name, here), deadline=1) as lease:
-                    lease.wait()
+                    self._client.answer(lease.wait)
                     self._take(name, here, lease)
         return set(self._known[name].values())
 
     def ask(self, name: str, wait: float) -> tuple[list[int], kvfs.Lease] | None:
         """Ask other nodes for more sizes.  Pass the lease to `learn` once it has settled."""
         places = self._unknown(name)
-        if not self._remote or not places:
+        if not self._client.settings.remote or not places or not self._client.patience.left:
             return None
         return places, self._space.acquire(self._keys(name, places), deadline=wait)
 
@@ -332,12 +341,12 @@ class Sizes:
             place = (first + i) % SIZES_MAX
             if size in self._known.get(name, {}).values() or size in self.read(name):
                 return
-            if place in self._known[name]:
+            if place in self._known[name] or not self._client.patience.left:
                 continue
             key = self._keys(name, [place])
-            with self._session.pool(self._space, [kvfs.View("object", base, 8, 8)], 1, keep=memory) as pool:
+            with self._client.session.pool(self._space, [kvfs.View("object", base, 8, 8)], 1, keep=memory) as pool:
                 transfer = pool.save(self._space, key, [0], places=[(None, 0)], deadline=1)
-                transfer.wait()
+                self._client.answer(transfer.wait)
                 if transfer.statuses()[0] < 0:
                     return
             self._space.pin(key)

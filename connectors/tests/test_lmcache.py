@@ -14,6 +14,7 @@ from lmcache.v1.distributed.api import ObjectKey
 from lmcache.v1.distributed.l2_adapters import native_plugin_l2_adapter as plugin
 from lmcache.v1.memory_allocators.host_memory_allocator import HostMemoryAllocator
 
+import kvfs
 from mount import Between, Mount, Web
 
 
@@ -128,6 +129,33 @@ class Case(unittest.TestCase):
         self.mount.kill()
         self.assertEqual(self.lookup(adapter, keys(2)), [False] * 2)
         self.assertFalse(self.store(adapter, keys(2, of=1), objects))
+
+    def test_a_stopped_daemon_delays_one_call_until_it_answers(self) -> None:
+        adapter = self.adapter(remote=True)
+        shapes = [(2, n, 256) for n in (1, 2, 3)]
+        for of, shape in enumerate(shapes):
+            self.assertTrue(self.store(adapter, keys(1, of=of), self.objects(1, shape, seed=of)))
+        some, asked, probe = self.objects(1), [0], kvfs.Space.probe
+
+        def counted(*arguments):
+            asked[0] += 1
+            return probe(*arguments)
+
+        kvfs.Space.probe = counted
+        self.addCleanup(setattr, kvfs.Space, "probe", probe)
+        with self.assertLogs("lmcache.kvfs", "WARNING") as logs:
+            self.mount.signal(signal.SIGSTOP)
+            start = time.monotonic()
+            self.assertEqual(self.lookup(adapter, keys(1)), [False])
+            self.assertEqual(self.lookup(adapter, keys(1, model="new")), [False])
+            adapter.delete(keys(1))
+            self.assertFalse(self.store(adapter, keys(1, model="new"), some))
+            self.assertEqual(self.load(adapter, keys(1), some), [False])
+            self.assertLess(time.monotonic() - start, 2)
+            self.assertEqual(asked, [1])
+            self.mount.signal(signal.SIGCONT)
+            self.assertEqual(self.until(lambda: self.lookup(adapter, keys(1)), [True]), [True])
+        self.assertEqual(len(logs.output), 2, logs.output)
 
     def test_a_wrong_setting_is_named(self) -> None:
         for params, words in (({"path": "kvfs"}, "'path' is 'kvfs'"), ({"pth": 1}, "has 'pth'"),
