@@ -146,8 +146,7 @@ class Pool(Owner):
         self._check(begun, "load", numbers, lease._spaces, True)
         keys = Keys([key for some in lease._keys for key in some]) \
             if len(lease._keys) > 1 else lease._keys[0]
-        return Transfer(made, self._awaited,
-                        keys[first:first + n], n, Stage.COPIED, "load")
+        return Transfer(made, self._awaited, keys[first:first + n], n, Stage.COPIED, "load")
 
     def fetch(self, space: Space, keys: Iterable[Name], pages: Iterable[int], *,
               deadline: float | None = None, stream: int | None = 0, event: int = 0,
@@ -167,8 +166,7 @@ class Pool(Owner):
                                    within(deadline), lib.KVFS_AGAIN if again else 0, NO_STREAM if stream is None else stream,
                                    event, user, made.out)
         except (TypeError, OverflowError) as error:
-            raise not_c(error, stream=(stream, U64), event=(event, U64), user=(user, U64)
-                        ) from None
+            raise not_c(error, stream=(stream, U64), event=(event, U64), user=(user, U64)) from None
         if begun < 0:
             self._check(begun, f"load from {space.name}", numbers, [space], True)
         return Transfer(made, self._awaited, some, n, Stage.COPIED, "load")
@@ -243,8 +241,7 @@ class Pool(Owner):
                                    made.out)
         if result < 0:
             self._check_save(result, space, numbers, some, tokens is not None)
-        return Transfer(made, self._awaited, some, len(some),
-                        Stage.SEALED, f"save to {space.name}")
+        return Transfer(made, self._awaited, some, len(some), Stage.SEALED, f"save to {space.name}")
 
     def _check_save(self, begun: int, space: Space, pages: Any, keys: Keys, tokens: bool) -> None:
         what = f"save to {space.name}"

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._native import ffi, lib
 from .errors import U32, U64, Error, check, not_c, numbers_not_c, text
-from .handle import (LEASE, SLICE, SPACE, XFER, Handle, Owner, apart, nanoseconds, options,
-                     within)
+from .handle import (LEASE, SLICE, SPACE, XFER, Handle, Owner, apart, nanoseconds, options, within)
 from .keys import KEYS, Keys, Name
 from .lease import Lease
 from .transfer import Stage, Transfer

@@ -151,8 +151,7 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Do nothing: loads end before the forward pass, or belong to no forward pass."""
 
-    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any,
-                      **kwargs: Any) -> None:
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
         """Do nothing: a block is saved whole, after the forward pass."""
 
     def wait_for_save(self) -> None:
