@@ -112,16 +112,19 @@ class Look:
         return [i for i in self._scopes[name] if not self.found[i]]
 
     def _look(self, name: str, sizes: Iterable[int]) -> None:
-        spaces = [self._client.of(size) for size in sizes if self._client.patience.left]
-        for space in spaces:
-            missing = self._missing(name)
-            states = self._client.answer(space.probe, [self._names[i] for i in missing])
-            for i, state in zip(missing, states):
-                self.found[i] = state >= State.SSD
-        missing, left = self._missing(name), self._until - time.monotonic()
-        if missing and left > 0 and self._client.patience.left:
-            names = kvfs.Keys([self._names[i] for i in missing])
-            self._asked += [(missing, space.acquire(names, deadline=left)) for space in spaces]
+        try:
+            spaces = [self._client.of(size) for size in sizes if self._client.patience.left]
+            for space in spaces:
+                missing = self._missing(name)
+                states = self._client.answer(space.probe, [self._names[i] for i in missing])
+                for i, state in zip(missing, states):
+                    self.found[i] = state >= State.SSD
+            missing, left = self._missing(name), self._until - time.monotonic()
+            if missing and left > 0 and self._client.patience.left:
+                names = kvfs.Keys([self._names[i] for i in missing])
+                self._asked += [(missing, space.acquire(names, deadline=left)) for space in spaces]
+        except (Error, ValueError) as error:
+            self.error = str(error)
 
     def over(self) -> bool:
         for one in [one for one in self._sizes if one[2].poll()]:
@@ -185,13 +188,11 @@ class KvfsClient:
         return self._events.fileno()
 
     def submit_batch_set(self, keys: list[str], views: list[memoryview]) -> int:
-        def save(space: kvfs.Space, pool: kvfs.Pool, some: list[bytes], pages: list[int]) -> kvfs.Transfer:
-            return pool.save(space, some, pages, places=[(None, 0)] * len(some), deadline=WAIT)
-
         with self._lock:
             for name, size in {(scope(key), len(view)) for key, view in zip(keys, views)}:
                 self.sizes.add(name, size)
-        return self._submit(keys, views, save)
+        return self._submit(keys, views, lambda space, pool, some, pages: pool.save(
+            space, some, pages, places=[(None, 0)] * len(some), deadline=WAIT))
 
     def submit_batch_get(self, keys: list[str], views: list[memoryview]) -> int:
         def load(space: kvfs.Space, pool: kvfs.Pool, some: list[bytes], pages: list[int]) -> kvfs.Transfer:
@@ -263,8 +264,8 @@ class KvfsClient:
                 try:
                     transfer = begin(self.of(size), self._pool(where), names, pages)
                     task.parts.append(([i for i, _ in members], transfer))
-                except Error as error:
-                    task.error = str(error.strerror)
+                except (Error, ValueError) as error:
+                    task.error = str(error)
             return self._add(task)
 
     @staticmethod

@@ -232,6 +232,25 @@ class Case(unittest.TestCase):
         between.answer()
         self.assertEqual(self.until(lambda: self.lookup(reader, keys(6)), [True] * 6), [True] * 6)
 
+    def test_a_size_whose_space_cannot_be_used_is_a_miss(self) -> None:
+        between, other, stored = self.nodes()
+        reader = self.adapter(path=other.path, remote=True)
+        opens = reader._client._space
+
+        def refuse(name: str, size: int):
+            if size == stored[0].get_size():
+                raise ValueError("kvfs: cannot use the space")
+            return opens(name, size)
+
+        reader._client._space = refuse
+        self.assertEqual(self.lookup(reader, keys(6)), [False] * 6, "sizes that other nodes told")
+        self.assertEqual(self.lookup(reader, keys(6)), [False] * 6, "sizes that are known")
+        self.assertFalse(self.store(reader, keys(1, of=7), stored[:1]))
+        self.assertEqual(self.load(reader, keys(6), stored[:6]), [False] * 6)
+        self.assertTrue(self.store(reader, keys(1, of=8), stored[6:7]))
+        reader._client._space = opens
+        self.assertEqual(self.lookup(reader, keys(6)), [True] * 6)
+
     def test_more_sizes_of_a_scope_than_are_kept_are_misses(self) -> None:
         adapter = self.adapter()
         sizes = [(2, n, 256) for n in range(1, 19)]
