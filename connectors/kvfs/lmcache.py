@@ -4,11 +4,11 @@
     {"type": "native_plugin", "module_path": "kvfs.lmcache", "class_name": "KvfsClient",
      "adapter_params": {"path": "/kvfs", "model": "/models/qwen"}}
 
-LMCache's keys have the model's name, rank, group, hash and salt; `model`, a folder,
-adds its weights, so that another model of that name shares nothing.  Each size of object has a
-space of its own.  Another space lists the sizes, because a look-up has none.  For missing
-objects other nodes are asked, while LMCache waits for the look-up's completion.  Bytes go
-between LMCache's memory and kvfs's by libkvfs's threads.
+LMCache's keys have the model's name, rank, group, hash and salt; `model`, a folder, adds its weights,
+so that another model of that name shares nothing.  LMCache tells a plug-in neither dtype nor
+quantization nor adapters, so these belong into `salt`.  Each size of object has a space of its own.
+Another space lists the sizes, because a look-up has none.  For missing objects other nodes are asked, while
+LMCache waits for the look-up's completion.  Bytes go between LMCache's memory and kvfs's by libkvfs's threads.
 """
 from __future__ import annotations
 
@@ -152,7 +152,10 @@ class KvfsClient:
         identity = chosen.model
         if os.path.isdir(chosen.model):
             identity = fingerprint(chosen.model, log, chosen.weights_cache)
-        self._id = hashlib.sha256(f"{identity}\0{chosen.salt}".encode()).hexdigest()[:24]
+        else:
+            log.warning("kvfs: 'model' is %r, no folder: name the weights, dtype, quantization and adapters in "
+                        "'salt', because LMCache's keys do not", chosen.model)
+        self._id = hashlib.sha256(f"{identity}\0{chosen.salt}\0{ENGINE[1]}".encode()).hexdigest()[:24]
         self._lock = threading.Lock()
         # Blocks of this space form no chain, so each is requested from other nodes by itself.
         self.sizes = Sizes(self, self._space("size", 8, reuse="last"))

@@ -2,12 +2,14 @@
 """KvfsClient driven by LMCache's own native_plugin adapter and memory, on a real mount."""
 from __future__ import annotations
 
+import os
 import select
 import signal
 import subprocess
 import sys
 import time
 import unittest
+from unittest import mock
 
 import torch
 from lmcache.v1.distributed.api import ObjectKey
@@ -129,6 +131,27 @@ class Case(unittest.TestCase):
         self.mount.kill()
         self.assertEqual(self.lookup(adapter, keys(2)), [False] * 2)
         self.assertFalse(self.store(adapter, keys(2, of=1), objects))
+
+    def test_what_lmcache_does_not_tell_must_be_in_the_salt(self) -> None:
+        from kvfs import lmcache
+
+        for model in "", "/m":
+            with self.assertLogs("lmcache.kvfs", "WARNING") as logs:
+                first = self.adapter(model=model)
+            self.assertEqual(len(logs.output), 1, logs.output)
+            for words in f"'model' is '{model}'", "dtype", "quantization", "adapters", "'salt'":
+                self.assertIn(words, logs.output[0])
+        self.assertTrue(self.store(first, keys(1), self.objects(1, seed=1)))
+        with mock.patch.object(lmcache, "ENGINE", ("LMCache", "0.99", lmcache.ENGINE[2])):
+            self.assertEqual(self.lookup(self.adapter(model="/m"), keys(1)), [False], "another release")
+        self.assertEqual(self.lookup(self.adapter(model="/m"), keys(1)), [True])
+        folder = f"{self.mount.root}/model"
+        os.mkdir(folder)
+        with open(f"{folder}/model.safetensors", "wb") as file:
+            file.write(bytes(1000))
+        with mock.patch("kvfs.lmcache.log.warning") as warning:
+            self.adapter(model=folder, weights_cache=self.mount.root)
+        self.assertEqual(warning.call_args_list, [])
 
     def test_a_stopped_daemon_delays_one_call_until_it_answers(self) -> None:
         adapter = self.adapter(remote=True)
