@@ -10,8 +10,9 @@ from typing import Any
 
 
 def warn(engine: str, version: str, tested: Collection[str], log: logging.Logger) -> None:
-    """Log a warning if @version is no release of @tested."""
-    if version not in tested and not version.startswith(tuple(f"{release}." for release in tested)):
+    """Log a warning if @version is no release of @tested, whatever build of it, such as +cu128."""
+    public = version.partition("+")[0]
+    if public not in tested and not public.startswith(tuple(f"{release}." for release in tested)):
         log.warning("kvfs: %s %s is not tested (tested: %s)", engine, version, ", ".join(tested))
 
 

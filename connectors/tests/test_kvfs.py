@@ -1360,9 +1360,9 @@ class Releases(unittest.TestCase):
 
     def test_a_release_that_was_not_tested_is_named_once(self) -> None:
         with self.assertNoLogs(log) if hasattr(self, "assertNoLogs") else contextlib.nullcontext():
-            for version in "3.0", "3.0.7", "4":
+            for version in "3.0", "3.0.7", "4", "4+cu128", "3.0.7+cpu":
                 release.warn("Engine", version, ("3.0", "4"), log)
-        for version in "3.1", "3.01", "3", "4rc1":
+        for version in "3.1", "3.01", "3", "4rc1", "4rc1+cu128", "3+0":
             with self.assertLogs(log) as caught:
                 release.warn("Engine", version, ("3.0", "4"), log)
             self.assertEqual([record.getMessage() for record in caught.records],
