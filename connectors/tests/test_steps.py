@@ -626,6 +626,26 @@ class Asking(Case):
         driver.allocate(request, FIRST, 0)
         driver.step({id: 1}, FIRST)
 
+    def test_blocks_computed_before_a_reset_are_not_saved_after_it(self) -> None:
+        driver = self.driver()
+        for id, seed, kept in ("running", 1, True), ("preempted", 2, False):
+            request = driver.request(id, seed, {"do_remote_decode": True})
+            self.assertEqual(driver.matched(request), 0)
+            driver.allocate(request, FIRST, 0)
+            driver.step({id: 7 * BLOCK}, FIRST)
+            driver.sealed()
+            blocks = self.mount.blocks()
+            request.num_computed_tokens = 7 * BLOCK if kept else 0
+            driver.scheduler.reset_cache()  # vLLM has preempted all running requests before, or none
+            if not kept:
+                self.assertEqual(driver.matched(request), 0)
+                driver.allocate(request, FIRST, 0)
+            driver.step({id: TOKENS - request.num_computed_tokens}, FIRST)
+            driver.sealed()
+            self.assertEqual(len(self.mount.blocks()) - len(blocks), 0 if kept else HIT, id)
+            self.assertEqual(driver.finish(request, FIRST) is None, kept)
+            self.assertEqual(driver.matched(driver.request(f"after {id}", seed)), 0 if kept else HIT * BLOCK)
+
     def test_tokens_that_are_not_yet_accepted_are_in_no_saved_block(self) -> None:
         driver = self.driver()
         request = driver.request("s", 1)

@@ -241,13 +241,15 @@ class Scheduler:
         return {"kvfs.block": f"{self._spaces.by_group[0][0].name}/{known.chain.keys(n - 1, n)[0].hex()}"}
 
     def reset(self) -> None:
-        """Hide all earlier blocks from this engine, but not from other engines."""
-        self._reset = os.urandom(16)
+        """Hide all earlier blocks from this engine, but not from other engines.  Running requests, which
+        attend to earlier blocks until their end unless vLLM has preempted them, save no more."""
+        old, self._reset = self._reset, os.urandom(16)
         self._awaited.clear()
         self._end_events()
         for known in self._requests.values():
             self._drop(known)
-            known.salt_with(self._reset + known.salt)
+            known.salt_with(self._reset + known.salt[len(old):])
+            known.saves &= not known.request.num_computed_tokens  # a preempted request is computed anew
 
     def _drop(self, known: Request) -> None:
         if known.held is not None:

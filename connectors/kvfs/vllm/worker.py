@@ -307,8 +307,7 @@ class Worker:
         if now - self._told.get(error, -60.0) >= 60:
             self._told[error] = now
             if error != errno.ENOTCONN:
-                log.warning("kvfs: %s fail: %s (the engine goes on without)", what,
-                            os.strerror(error))
+                log.warning("kvfs: %s fail: %s (the engine goes on without)", what, os.strerror(error))
 
     # ---- statistics and shutdown ----
 
