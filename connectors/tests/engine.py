@@ -145,8 +145,9 @@ class Engine:
         side._offer = type(side)._offer.__get__(side) if on else lambda plan, offers, tables: None
         return {}
 
-    def before_load(self, command=None, evict=None):
-        """Just before the next load: run @command, or evict its block number @evict."""
+    def before_load(self, command=None, evict=None, window=False):
+        """Just before the next load: run @command, or evict its block number @evict from the first group of
+        layers with, or without, a sliding window."""
         worker = get_kv_transfer_group()._worker
         load = worker.load
 
@@ -156,8 +157,9 @@ class Engine:
                 if command:
                     subprocess.run(command)
                 else:
+                    group = [bool(group.window) for group in worker._spaces.groups].index(window)
                     for blocks in plan.loads:
-                        worker._spaces.by_group[0][0].evict(blocks.keys[evict:evict + 1])
+                        worker._spaces.by_group[group][0].evict(blocks.keys[evict:evict + 1])
             load(plan)
 
         worker.load = hooked

@@ -231,24 +231,24 @@ class Faults(Case):
                 return
         self.fail(statistics(self.mount.path))
 
-    def lost_between_match_and_load(self, load: str) -> None:
-        engine = self.engine(extra={"load": load})
+    def lost_between_match_and_load(self, load: str, kind: str = "qwen", *more: dict) -> None:
+        engine = self.engine(model(kind), self.mount.path, extra={"load": load})
         p, later = prompt(1, 1000), prompt(1, 1000) + prompt(2, 600)
         wanted = engine.do("generate", prompts=[p, later], serial=True)
         pages = engine.do("pages")
         settled(self.mount.path)
-        for fault in ("kill", "remove"):
+        for fault in {}, {"evict": 5}, *more:
             engine.do("reset")
-            if fault == "kill":
+            if not fault:
                 engine.do("before_load", command=["kill", "-KILL", *map(str, self.mount.pids())])
             else:
                 # Remove one leased block in the middle of the match.
                 gone = self.mount.blocks()
-                engine.do("before_load", evict=5)
+                engine.do("before_load", **fault)
             got = engine.do("generate", prompts=[later])
             self.assertEqual(got["tokens"][0], wanted["tokens"][1])
             self.assertGreater(got["forwarded"], 1600 - full(1600) + 7)
-            if fault == "kill":
+            if not fault:
                 self.mount.kill()
                 self.mount.start()
             else:
@@ -256,8 +256,9 @@ class Faults(Case):
                 self.assertEqual(self.mount.blocks(), gone)
             self.comes_back(engine, p, {"tokens": wanted["tokens"][:1]})
             self.comes_back(engine, later, {"tokens": wanted["tokens"][1:]})
+        self.assertIn("kvfs: loads fail: ", engine.said())
         engine.kill()
-        other = self.engine()
+        other = self.engine(model(kind), self.mount.path)
         got = other.do("generate", prompts=[p, later], serial=True)
         self.assertEqual(got["tokens"], wanted["tokens"])
         self.assertEqual(got["forwarded"], 1000 - full(1000) + 7 + 1600 - full(1600) + 7)
@@ -266,18 +267,24 @@ class Faults(Case):
     def test_blocks_lost_between_match_and_load_are_computed_and_saved_again(self) -> None:
         self.lost_between_match_and_load("async")
 
+    def test_the_same_with_several_layer_groups(self) -> None:
+        # Block 11 is the last of the match, so it is in the window.
+        self.lost_between_match_and_load("async", "gemma", {"evict": 11, "window": True})
+
     def test_the_same_when_loads_are_synchronous(self) -> None:
         self.lost_between_match_and_load("sync")
 
     def test_with_the_policy_fail_a_lost_block_ends_its_request_alone(self) -> None:
-        engine = self.engine(policy="fail")
-        p = prompt(1, 1000)
-        wanted = engine.do("generate", prompts=[p])
-        settled(self.mount.path)
-        engine.do("reset")
-        engine.do("before_load", evict=5)
-        self.assertEqual(engine.do("generate", prompts=[p])["finish"], ["error"])
-        self.assertEqual(engine.do("generate", prompts=[p])["tokens"], wanted["tokens"])
+        for kind in "qwen", "gemma":
+            engine = self.engine(model(kind), self.mount.path, policy="fail")
+            p = prompt(1, 1000)
+            wanted = engine.do("generate", prompts=[p])
+            settled(self.mount.path)
+            engine.do("reset")
+            engine.do("before_load", evict=5)
+            self.assertEqual(engine.do("generate", prompts=[p])["finish"], ["error"])
+            self.assertEqual(engine.do("generate", prompts=[p])["tokens"], wanted["tokens"])
+            engine.kill()
 
     def test_preempted_requests(self) -> None:
         prompts = [prompt(i, 400) for i in range(6)]
