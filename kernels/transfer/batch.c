@@ -422,6 +422,10 @@ static void copy(struct kv_job *job)
 	r = copy_pages(batch);
 	pthread_mutex_lock(&session->lock);
 	kv_xfer_unsubmit_locked(xfer, batch->submitted);
+	/* The daemon knows nothing of a fresh batch yet: after a clear it would
+	 * seal the blocks. */
+	if (r == 0 && batch->fresh)
+		r = atomic_load(&xfer->stopped);
 	batch->call.done = saved;
 	batch->call.count = (uint32_t)batch->n;
 	for (size_t i = 0; i < batch->n; i++) {
@@ -437,7 +441,7 @@ static void copy(struct kv_job *job)
 			    ? -ENOTCONN
 			    : kv_rpc_submit_locked(session, &batch->call,
 						   &packet);
-		if (!batch->fresh || atomic_load(&xfer->stopped) != 0)
+		if (!batch->fresh)
 			copied_locked(batch);
 	}
 	if (r < 0) {
@@ -627,8 +631,8 @@ static void give_up_locked(struct kv_timer *timer)
 		if (batch->state == SAVING)
 			leave_locked(batch, atomic_load(&xfer->stopped));
 	}
-	/* Copies under way are sent when they end; wait as long again for the
-	 * daemon's answers to them. */
+	/* Reserved blocks are sent when their copies end; wait as long again
+	 * for the daemon's answers to them. */
 	if (xfer->left[KVFS_SEALED] > 0)
 		kv_timer_start_locked(xfer->session, timer,
 				      kv_time_after(SEAL_GRACE_NS));

@@ -588,7 +588,7 @@ void kv_save_leave_pages_locked(struct kvfs_xfer *xfer);
 /* Stop the batches of @xfer with the status xfer->stopped, without the daemon:
  * end blocks whose pages are not being copied, and take lent pages back.
  * Blocks under copy end with the daemon's answer, or a second after their
- * copy. */
+ * copy; those of a small save end with their copy. */
 void kv_save_batches_stop_locked(struct kvfs_xfer *xfer);
 
 /* ---- stages, the memory in which blocks are gathered for the daemon ---- */

@@ -61,6 +61,7 @@ static inline int fake_teardown(void **state)
 	 * failed. */
 	fake.held_from = fake.running_from = UINT64_MAX;
 	fake.saves_held = fake.saves_running = false;
+	fake_device.order = fake_order;
 	slow.quiet = true;
 	kvfs_pool_close(kv_steal(w->pool));
 	fake_assert_clean();

@@ -367,6 +367,29 @@ static void pages_stay_the_saves_until_the_device_is_done(void **state)
 	kvfs_xfer_free(xfer);
 }
 
+/* Without streams the message of a small save also reserves its blocks.  The
+ * message is not sent if the space was cleared during the copy. */
+static void a_small_save_copied_across_a_clear_never_seals(void **state)
+{
+	struct world *w = *state;
+	kvfs_key key = world_key(0);
+	kvfs_query query = {w->space, &key, 1};
+	kvfs_xfer *xfer;
+	uint8_t found;
+
+	fake_device.order = NULL;
+	fake.saves_held = true;
+	xfer = begin_save(w, 0, 1, NULL);
+	wait_for_some(&fake.saves);
+	assert_int_equal(kvfs_space_clear(w->space), 0);
+	fake.saves_held = false;
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 0);
+	assert_int_equal(kvfs_xfer_status(xfer, 0), -ESTALE);
+	assert_int_equal(kvfs_probe(&query, 1, &found), 0);
+	assert_int_equal(found, KVFS_ABSENT);
+	kvfs_xfer_free(xfer);
+}
+
 /* A load keeps its pages when another load of them is cancelled. */
 static void transfers_are_counted_by_their_owner(void **state)
 {
@@ -605,6 +628,7 @@ int main(void)
 		test(a_failed_save_leaves_nothing_behind),
 		test(pages_stay_the_loads_until_the_device_is_done),
 		test(pages_stay_the_saves_until_the_device_is_done),
+		test(a_small_save_copied_across_a_clear_never_seals),
 		test(transfers_are_counted_by_their_owner),
 		test(pages_in_flight_are_charged_once),
 		test(no_call_touches_a_page),
