@@ -812,7 +812,7 @@ typedef struct kvfs_meta {
  * -ENOSPC, -EFBIG, -EACCES, -EROFS, -ENOTCONN, -EIO
  * -ENOLCK: held, and more than KVFS_LEASED_MAX
  * -EAGAIN: beyond the space's rate
- * -ESTALE: the space was cleared
+ * -ESTALE: the space was cleared, or removed
  * -ECANCELED, -ETIMEDOUT: the daemon may still seal a block that was COPIED, or
  *          of a save of at most 256 KiB
  * -EFAULT: a lent page cannot be read

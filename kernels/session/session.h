@@ -300,9 +300,18 @@ int kv_lib_space_id(struct kvfs_space *space, uint32_t *ret_id,
 		    uint64_t *ret_generation);
 
 /* Send the question of kv_lib_space_id on the asynchronous connection, which has
- * no time-out.  In call->done, a status of 0 or more comes with a wire_space.
+ * no time-out.  In call->done, a status of 0 or more comes with a wire_space
+ * and call->count bytes behind it, for kv_lib_space_take_locked.
  * -ENOTCONN, -ENOMEM: as kv_rpc_submit_locked */
 int kv_lib_space_submit_locked(struct kvfs_space *space, struct kv_call *call);
+
+/* Store what the daemon of connection @generation replied about the space: @head
+ * and the @n bytes behind it.
+ * -ESTALE: stored, but the space has not the tensors of @like (NULL: any)
+ * -EPROTO, -ENOMEM, errors of kv_layout_parse: nothing was stored */
+int kv_lib_space_take_locked(struct kvfs_space *space, uint64_t generation,
+			     const struct wire_space *head, long n,
+			     const struct kv_layout *like);
 
 /* Ask a question about the space, as kv_ask does.  Errors also as for
  * kv_lib_space_id. */

@@ -8,7 +8,7 @@
  *
  * STATES    of a space:
  *
- *             UNKNOWN -> KNOWN     kv_lib_space_id, by asking the daemon
+ *             UNKNOWN -> KNOWN     kv_lib_space_take_locked: the daemon's reply
  *               KNOWN -> UNKNOWN   the connection ends (known_by is no longer
  *                                  the live one), kv_lib_space_forget_locked
  *
@@ -163,6 +163,38 @@ int kv_lib_space_submit_locked(struct kvfs_space *space, struct kv_call *call)
 	return kv_rpc_submit_locked(space->session, call, &packet);
 }
 
+int kv_lib_space_take_locked(struct kvfs_space *space, uint64_t generation,
+			     const struct wire_space *head, long n,
+			     const struct kv_layout *like)
+{
+	struct kv_layout *layout;
+	/* The reply ends with the space's name, a NUL and the layout, or with
+	 * nothing if the space is untyped. */
+	const char *text = (const char *)(head + 1);
+	const char *nul = n <= 0 ? NULL : memchr(text, '\0', (size_t)n);
+	size_t len = nul ? (size_t)(text + n - (nul + 1)) : 0;
+	int r;
+
+	kv_assert_locked(&space->session->lock);
+	if (n < 0 || (!nul && n > 0))
+		return -EPROTO;
+	r = len > 0 ? kv_layout_parse(nul + 1, len, &layout) : 0;
+	if (r == 0 && len > 0)
+		r = keep_layout_locked(space, layout);
+	if (r < 0)
+		return r;
+	space->id = head->id;
+	space->uid = head->uid;
+	space->mode = head->mode;
+	space->told = true;
+	space->known_by = generation;
+	return !like || kv_lib_layout_same_tensors(
+				space->layouts ? space->layouts->layout : NULL,
+				like)
+		       ? 0
+		       : -ESTALE;
+}
+
 /* Ask the daemon about the space, store its id, owner, mode and layout, and
  * return the id with its connection: a late reply to a save may make the library
  * forget a new id at once. */
@@ -170,13 +202,10 @@ static int resolve(struct kvfs_space *space, uint32_t *ret_id,
 		   uint64_t *ret_generation)
 {
 	_cleanup_(kv_freep) struct answer *answer = malloc(sizeof(*answer));
-	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
 	_cleanup_(kv_freep) uint8_t *items = NULL;
 	struct kvfs_session *session = space->session;
 	uint64_t generation = atomic_load(&session->live);
 	struct kv_packet packet;
-	const char *nul;
-	size_t len;
 	long n;
 	int r;
 
@@ -190,25 +219,12 @@ static int resolve(struct kvfs_space *space, uint32_t *ret_id,
 						  .room = sizeof(*answer) - 1});
 	if (n < 0)
 		return n == -ETIMEDOUT ? -ENOTCONN : (int)n;
-	/* The reply ends with the space's name, a NUL and the layout, or with
-	 * nothing if the space is untyped. */
-	n -= (long)sizeof(answer->head);
-	nul = n < 0 ? NULL : memchr(answer->text, '\0', (size_t)n);
-	if (n < 0 || (!nul && n > 0))
-		return -EPROTO;
-	len = nul ? (size_t)(answer->text + n - (nul + 1)) : 0;
-	r = len > 0 ? kv_layout_parse(nul + 1, len, &layout) : 0;
-	if (r < 0)
-		return r;
 	pthread_mutex_lock(&session->lock);
-	if (layout)
-		r = keep_layout_locked(space, kv_steal(layout));
+	r = kv_lib_space_take_locked(space, generation, &answer->head,
+				     n - (long)sizeof(answer->head), NULL);
 	if (r == 0) {
-		*ret_id = space->id = answer->head.id;
-		space->uid = answer->head.uid;
-		space->mode = answer->head.mode;
-		space->told = true;
-		*ret_generation = space->known_by = generation;
+		*ret_id = space->id;
+		*ret_generation = generation;
 		if (!kv_session_is_live(session, generation))
 			r = -ENOTCONN;
 	}

@@ -481,12 +481,14 @@ static void start_locked(struct kvfs_xfer *xfer)
 static void asked(struct kv_call *call, int status, const void *items)
 {
 	struct kvfs_xfer *xfer = kv_container(call, struct kvfs_xfer, ask);
-	const struct wire_space *space = items;
 
 	xfer->asking = false;
 	if (status >= 0) {
-		xfer->space_id = space->id;
 		xfer->generation = atomic_load(&xfer->session->live);
+		status = kv_lib_space_take_locked(
+			xfer->space, xfer->generation, items, call->count,
+			xfer->pool ? xfer->pool->layout : NULL);
+		xfer->space_id = xfer->space->id;
 	}
 	if (is_barrier(xfer))
 		look_at_barriers_locked(xfer->session);
@@ -646,6 +648,7 @@ int kv_lib_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 {
 	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
 	const unsigned flags = KVFS_MUST | KVFS_HOLD | KVFS_TELL_SUBMITTED;
+	const struct kv_layout *layout;
 	kvfs_opts known = {0};
 	int r = kv_session_check(pool ? pool->session : NULL), status;
 	long used;
@@ -653,9 +656,7 @@ int kv_lib_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 	if (r < 0)
 		return r;
 	if (!space || space->session != pool->session || n > UINT32_MAX ||
-	    !kv_wire_keys_are_valid(keys, n) ||
-	    !kv_lib_layout_same_tensors(kv_lib_space_layout(space),
-					pool->layout))
+	    !kv_wire_keys_are_valid(keys, n))
 		return -EINVAL;
 	r = kv_abi_opts(&known, opts);
 	if (r < 0)
@@ -666,11 +667,18 @@ int kv_lib_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		return -EINVAL;
 	r = kv_xfer_new(pool->session, &save_ops, n, &xfer);
 	if (r == 0)
-		r = set_blocks(xfer, keys, meta, kv_lib_space_layout(space));
-	if (r == 0)
 		r = kv_xfer_set_pages(xfer, pool, pages);
 	if (r == 0)
 		r = kv_opts_take(xfer, pool, &known, flags);
+	if (r < 0)
+		return r;
+	/* The layout is checked after this question: the space may be another
+	 * one by now. */
+	status = kv_lib_space_id(space, &xfer->space_id, &xfer->generation);
+	layout = kv_lib_space_layout(space);
+	if (!kv_lib_layout_same_tensors(layout, pool->layout))
+		return -EINVAL;
+	r = set_blocks(xfer, keys, meta, layout);
 	if (r < 0)
 		return r;
 	xfer->todo = calloc(n + 1, sizeof(*xfer->todo));
@@ -678,8 +686,9 @@ int kv_lib_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		xfer->held = calloc(n + 1, sizeof(*xfer->held));
 	if (!xfer->todo || ((xfer->flags & KVFS_HOLD) && !xfer->held))
 		return -ENOMEM;
-	status = kv_lib_space_id(space, &xfer->space_id, &xfer->generation);
 	pthread_mutex_lock(&pool->session->lock);
+	if (status == 0 && space->id != xfer->space_id)
+		status = -ESTALE; /* the layout may be of another id */
 	used = kv_lib_pool_check_pages_locked(pool, xfer->pages, xfer->n_pages,
 					      false);
 	if (used >= 0)

@@ -173,6 +173,77 @@ static void a_space_closed_early_stays_for_what_uses_it(void **state)
 	kvfs_space_close(NULL);
 }
 
+#define LARGER                                                                \
+	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[131072]}," \
+	"{\"name\":\"v\",\"dtype\":\"U8\",\"shape\":[65536]}]}"
+
+/* Save one block, and return its status. */
+static int save_one(struct world *w, bool hangs)
+{
+	kvfs_key key = world_key(0);
+	int64_t page = 0;
+	kvfs_xfer *xfer;
+	int r;
+
+	if (hangs)
+		world_freeze(w);
+	r = kvfs_save(w->pool, w->space, &key, NULL, 1, &page, NULL, &xfer);
+	world_thaw(w);
+	if (r < 0)
+		return r;
+	kvfs_xfer_wait(xfer, KVFS_SEALED, 20 * SECOND);
+	r = kvfs_xfer_status(xfer, 0);
+	kvfs_xfer_free(xfer);
+	return r;
+}
+
+/* Another client removes the space and makes it again with @layout.  The next
+ * save learns that the space is another one, and the save after it fails with
+ * @status, because its blocks do not fit.  @hangs: the daemon hangs when that
+ * save begins, and tells of the layout later. */
+static void remake_and_save(struct world *w, const char *layout, bool hangs,
+			    int status)
+{
+	kvfs_session *session;
+	kvfs_space *owners;
+	uint64_t cursor = 0;
+	kvfs_key keys[64];
+
+	kvfs_space_close(kv_steal(w->space));
+	world_space_open(w->session, w->space_name, NULL, 0, &w->space);
+	assert_int_equal(save_one(w, false), 0);
+	assert_int_equal(kvfs_open(w->path, &session), 0);
+	world_space_open(session, w->space_name, NULL, 0, &owners);
+	assert_int_equal(kvfs_space_remove(owners), 0);
+	kvfs_space_close(owners);
+	world_space_open(session, w->space_name, layout, KVFS_CREATE | 0700,
+			 &owners);
+	assert_true(save_one(w, false) < 0);
+	assert_int_equal(save_one(w, hangs), status);
+	assert_int_equal(kvfs_space_keys(owners, &cursor, keys, 64), 0);
+	kvfs_space_close(owners);
+	kvfs_close(session);
+}
+
+static void a_save_to_a_space_made_again_with_another_type_fails(void **state)
+{
+	remake_and_save(*state,
+			"{\"tensors\":["
+			"{\"name\":\"k\",\"dtype\":\"I8\",\"shape\":[65536]},"
+			"{\"name\":\"v\",\"dtype\":\"I8\",\"shape\":[65536]}]}",
+			false, -EINVAL);
+}
+
+static void a_save_to_a_space_made_again_with_larger_blocks_fails(void **state)
+{
+	remake_and_save(*state, LARGER, false, -EINVAL);
+}
+
+static void a_save_that_learns_late_of_larger_blocks_fails(void **state)
+{
+	remake_and_save(*state, LARGER, true, -ESTALE);
+}
+
 /* ---- a space that is cleared under saves and acquires ---- */
 
 #define CLEAR_NS (2 * SECOND)
@@ -262,6 +333,9 @@ int main(void)
 		test(the_seed_is_the_daemons_and_keys_agree_between_sessions),
 		test(a_space_opened_before_is_known_after_a_restart),
 		test(a_space_closed_early_stays_for_what_uses_it),
+		test(a_save_to_a_space_made_again_with_another_type_fails),
+		test(a_save_to_a_space_made_again_with_larger_blocks_fails),
+		test(a_save_that_learns_late_of_larger_blocks_fails),
 		test(an_acquire_beside_saves_that_are_cleared_is_answered),
 	};
 
