@@ -51,10 +51,18 @@ void kv_lease_get_locked(struct kvfs_lease *lease)
 	lease->loads++;
 }
 
+static void cancel_locked(struct kvfs_lease *lease)
+{
+	kv_assert_locked(&lease->session->lock);
+	if (!lease->settled)
+		kv_keys_cancel_locked(&lease->keys, -ECANCELED);
+}
+
 void kv_lease_put_locked(struct kvfs_lease *lease)
 {
 	kv_assert_locked(&lease->session->lock);
-	lease->loads--;
+	if (--lease->loads == 0 && lease->released)
+		cancel_locked(lease);
 	unref_locked(lease);
 }
 
@@ -467,13 +475,6 @@ const void *kvfs_lease_file(kvfs_lease *lease, size_t i, uint64_t *ret_bytes)
 	return held->file;
 }
 
-static void cancel_locked(struct kvfs_lease *lease)
-{
-	kv_assert_locked(&lease->session->lock);
-	if (!lease->settled)
-		kv_keys_cancel_locked(&lease->keys, -ECANCELED);
-}
-
 void kvfs_lease_cancel(kvfs_lease *lease)
 {
 	if (check_lease(lease) < 0)
@@ -487,6 +488,7 @@ void kv_lease_release_locked(struct kvfs_lease *lease)
 {
 	kv_assert_locked(&lease->session->lock);
 	kv_notice_drop_locked(lease->session, &lease->notice);
+	lease->released = true;
 	if (lease->loads == 0)
 		cancel_locked(lease);
 	unref_locked(lease);

@@ -504,6 +504,7 @@ struct kvfs_lease {
 	_Atomic bool settled;
 	unsigned refs;	  /* guarded by lock */
 	unsigned loads;	  /* loads that hold the lease; guarded by lock */
+	bool released;	  /* lock; cancelled when no load holds the lease */
 	size_t unsettled; /* guarded by lock; number of unanswered messages */
 	size_t arrived;	  /* lock; number of blocks before the first to come */
 	long held;	  /* blocks held; guarded by lock until settled */
@@ -513,7 +514,8 @@ struct kvfs_lease {
 	struct kv_held items[];
 };
 
-/* Keep the lease for a load until kv_lease_put_locked. */
+/* Keep the lease for a load until kv_lease_put_locked; the last load of a lease
+ * that was released cancels the lease. */
 void kv_lease_get_locked(struct kvfs_lease *lease);
 void kv_lease_put_locked(struct kvfs_lease *lease);
 

@@ -17,7 +17,7 @@
 static uint8_t pages[N * BLOCK];
 static struct kv_packet asked;	    /* the acquire; ready when seen & 1 */
 static struct wire_place places[N]; /* items of the last answer */
-static atomic_int n_releases;
+static atomic_int n_releases, n_cancels;
 
 static void take_space(int fd, struct kv_packet *packet)
 {
@@ -66,6 +66,7 @@ static void answer(struct impostor *i, int fd, struct kv_packet *packet)
 		i->seen |= 1;
 	}
 	n_releases += packet->header.type == WIRE_RELEASE;
+	n_cancels += packet->header.type == WIRE_CANCEL;
 }
 
 /* Answer for the blocks @first .. + @n: with @status, or with places.  The answer
@@ -111,7 +112,7 @@ static void enter(struct impostor *i, struct client *c, uint64_t deadline)
 	memset(pages, 1, sizeof(pages));
 	for (int k = 0; k < N; k++)
 		places[k] = (struct wire_place){.status = -EINPROGRESS};
-	n_releases = 0;
+	n_releases = n_cancels = 0;
 	impostor_start(i, answer);
 	assert_int_equal(kvfs_open(i->path, &c->session), 0);
 	assert_int_equal(kvfs_space_open(c->session, "s", NULL, 0, &c->space),
@@ -193,6 +194,28 @@ static void a_load_can_be_cancelled_between_two_parts(void **state)
 	reply(*state, 32, 32, 0);
 	assert_int_equal(kvfs_lease_wait(c.lease, 20 * SECOND), N);
 	copied(&c, 32);
+	leave(*state, &c, 1);
+}
+
+/* A load keeps a lease that its caller has released.  When the load ends, nobody
+ * waits for the other blocks. */
+static void a_released_lease_is_cancelled_with_its_last_load(void **state)
+{
+	struct client c;
+
+	enter(*state, &c, KVFS_FOREVER);
+	reply(*state, 0, 32, 0);
+	copied(&c, 32);
+	kvfs_release(kv_steal(c.lease));
+	usleep(50000);
+	assert_int_equal(n_cancels, 0);
+	kvfs_xfer_cancel(c.load);
+	assert_int_equal(kvfs_xfer_wait(c.load, KVFS_COPIED, 20 * SECOND), 32);
+	for (int k = 0; k < 300 && n_cancels == 0; k++)
+		usleep(10000);
+	assert_int_equal(n_cancels, 1);
+	assert_int_equal(n_releases, 0);
+	reply(*state, 32, 32, 0);
 	leave(*state, &c, 1);
 }
 
@@ -286,6 +309,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test(blocks_are_loaded_as_they_arrive),
 		test(a_load_can_be_cancelled_between_two_parts),
+		test(a_released_lease_is_cancelled_with_its_last_load),
 		test(a_lease_given_up_between_two_parts_keeps_the_first),
 		test(parts_after_the_end_of_a_lease_are_released_once),
 		test(a_part_about_other_keys_ends_the_connection),
