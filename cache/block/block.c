@@ -95,7 +95,7 @@ void kv_block_unwanted_locked(struct kv_cache *cache,
 	struct kv_space *space = kv_block_space(cache, block);
 
 	kv_removed_add_locked(cache, space, &key);
-	/* Its record there would bring the block back with the device. */
+	/* The former record would bring the block back with the device. */
 	if (block->slot && block->slot->lost)
 		kv_extent_delete_locked(cache, space, block->slot->former,
 					false);

@@ -924,7 +924,7 @@ static void test_what_was_on_its_way_is_forgotten(void **state)
 	set_rule(read_slowly);
 	for (unsigned order = 0; order < 3; order++)
 		forget_on_its_way(node, order);
-	/* What is put later is fetched. */
+	/* Objects that are put later are fetched. */
 	assert_int_equal(acquire(node, 0, 0, 2, NULL), 2);
 }
 

@@ -33,7 +33,7 @@ int fdatasync(int fd)
 
 static char sweep_hangs[PATH_MAX]; /* below this directory; "": nowhere */
 static _Atomic bool sweep_hung, sweep_released;
-static pthread_t mounter; /* its reads are never held up */
+static pthread_t mounter; /* thread whose reads are never held up */
 
 ssize_t pread(int fd, void *data, size_t n, off_t offset)
 {
