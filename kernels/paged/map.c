@@ -130,6 +130,7 @@ static int add_to_fill_locked(struct kv_page_fills *fills, size_t limit,
 		fill->job.run = start_fill;
 		fill->job.kind = KV_JOB_LOAD;
 		fill->opts.size = sizeof(fill->opts);
+		fill->opts.stream = KVFS_NO_STREAM;
 		fill->opts.priority = priority;
 		fill->paged = paged;
 		fill->space = space;
@@ -285,7 +286,8 @@ static void start_fills(struct kv_paged_pool *paged,
 		fill->opts = *opts;
 		fill->opts.deadline = fill->opts.user = 0;
 		fill->job.priority = fill->opts.priority;
-		if (!opts->stream && !opts->event) {
+		if ((!opts->stream || opts->stream == KVFS_NO_STREAM) &&
+		    !opts->event) {
 			TAILQ_INSERT_TAIL(&paged->fills, fill, others);
 			continue;
 		}

@@ -91,6 +91,7 @@ static inline int setup(void **state)
 	slow_shut(false);
 	slow.fail = 0;
 	slow.full = slow.kept = false;
+	slow_default.over = true;
 	slow.loads = slow.saves = 0;
 	return world_setup(state);
 }
@@ -113,6 +114,7 @@ static inline int teardown(void **state)
 	int r;
 
 	slow_shut(false);
+	slow_default.over = true;
 	r = world_teardown(state);
 	assert_int_equal(slow.event_waits, 0);
 	return r;

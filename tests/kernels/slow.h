@@ -43,6 +43,9 @@ static void slow_shut(bool shut)
 	pthread_mutex_unlock(&slow.lock);
 }
 
+/* Stream of callers that name none. */
+static struct slow_stream slow_default = {.over = true};
+
 /* Stand for the copies; never freed, because other threads may still wait for
  * them. */
 static struct slow_stream slow_copies[4096];
@@ -163,6 +166,7 @@ const struct kvfs_device *kv_device_find(const char *name)
 		.event_wait_is_done = slow_mark_is_done,
 		.event_wait_free = slow_mark_free,
 		.order = slow_order,
+		.default_stream = &slow_default,
 	};
 
 	if (strcmp(name, "host") != 0)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Paged pools whose copies fail, are cancelled or are slow, with streams. */
 #include "tests/kernels/paged.h"
+#include "kernels/session/session.h"
+#include "tests/kernels/layered.h"
 
 static void a_failed_copy_frees_its_page_and_is_nobodys_hit(void **state)
 {
@@ -302,6 +304,58 @@ static void a_map_orders_nothing_before_it_is_submitted(void **state)
 	kvfs_pool_close(pool);
 }
 
+/* Blocks that are loaded again wait for no stream, also not for the default
+ * stream. */
+static void a_second_load_waits_for_no_stream(void **state)
+{
+	struct world *w = *state;
+	kvfs_pool *pool = reserve(w, PAGES, PAGES);
+	const kvfs_opts opts = {.size = sizeof(opts), .stream = KVFS_NO_STREAM};
+	kvfs_mapping *a, *b;
+	long loaded;
+
+	world_save(w, PAGES);
+	slow_default.over = false;
+	slow_shut(true);
+	a = begin(w, pool, 0, PAGES, &opts);
+	wait_for_loads(1);
+	kvfs_map_cancel(a);
+	b = begin(w, pool, 0, PAGES, &opts);
+	slow_shut(false);
+	loaded = kvfs_map_wait(b, LONG);
+	slow_default.over = true; /* kvfs_unmap waits for it */
+	assert_int_equal(loaded, PAGES);
+	unmap(a);
+	unmap(b);
+	kvfs_pool_close(pool);
+}
+
+/* Without a stream only three loads are begun at a time: the daemon leases only
+ * their blocks. */
+static void maps_without_a_stream_lease_few_blocks_at_a_time(void **state)
+{
+	struct world *w = *state;
+	kvfs_pool *pool = reserve(w, PAGES, PAGES);
+	const kvfs_opts opts = {.size = sizeof(opts), .stream = KVFS_NO_STREAM};
+	kvfs_mapping *maps[5];
+	long leased;
+
+	world_save(w, 5);
+	slow_shut(true);
+	for (uint32_t i = 0; i < 5; i++)
+		maps[i] = begin(w, pool, i, 1, &opts);
+	wait_for_loads(1);
+	usleep(100000);
+	leased = world_stat(w, "leased");
+	slow_shut(false);
+	assert_in_range(leased, 1, 3);
+	for (uint32_t i = 0; i < 5; i++) {
+		assert_int_equal(kvfs_map_wait(maps[i], LONG), 1);
+		unmap(maps[i]);
+	}
+	kvfs_pool_close(pool);
+}
+
 /* A page that a stream still reads is not overwritten. */
 static void a_page_is_taken_only_after_the_streams_work(void **state)
 {
@@ -373,6 +427,8 @@ int main(void)
 			teardown_plain),
 		T(a_stream_that_waits_may_have_the_address),
 		T(a_map_orders_nothing_before_it_is_submitted),
+		T(a_second_load_waits_for_no_stream),
+		T(maps_without_a_stream_lease_few_blocks_at_a_time),
 		T(a_page_is_taken_only_after_the_streams_work),
 		T(a_pool_is_closed_only_after_the_streams_work),
 	};
