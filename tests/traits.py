@@ -23,7 +23,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 136,
-    "lines": 73009,
+    "lines": 73011,
     "lines of Python": 9027,
     "largest circle": 10,
     "upward calls": 0,
