@@ -346,7 +346,7 @@ static void each_of_several_new_sizes_gets_room(void **state)
 static void two_sizes_of_equal_use_keep_their_files(void **state)
 {
 	struct small *s = *state;
-	unsigned changes = 0, all, files, last = 0;
+	unsigned changes = 0, all, files = 0, last = 0;
 
 	fill(s, "lru", 256);
 	all = (unsigned)small_stats(s).ssd_files;
