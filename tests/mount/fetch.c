@@ -94,8 +94,8 @@ static long act(const kvfs_query *query, const char *verb, uint64_t ns)
 
 int main(int argc, char **argv)
 {
-	kvfs_session *session;
-	kvfs_space *space;
+	kvfs_session *session = NULL;
+	kvfs_space *space = NULL;
 	uint64_t begun;
 	int n = 0;
 	long r;
