@@ -417,10 +417,34 @@ static void a_removal_wakes_nobody_while_a_batch_is_in_hand(void **state)
 
 /* ---- removed blocks after a crash ---- */
 
+/* Flush while the sweep is held up, then let it go on. */
+static int flush_during_sweep(struct small *s)
+{
+	struct waiting waiting = {.flush.done = over};
+
+	kv_flush_submit(s->cache, s->space, &waiting.flush);
+	usleep(50000);
+	assert_false(waiting.over);
+	hold = false;
+	while (!waiting.over)
+		usleep(1000);
+	return waiting.status;
+}
+
+/* The index is rebuilt from the prologues on SSD: no block may be found. */
+static void lose_index(struct small *s)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/index/data.mdb", s->path);
+	assert_int_equal(unlink(path), 0);
+	small_must_open(s);
+	assert_int_equal(present(s), 0);
+}
+
 static void the_first_save_after_a_crash_waits_for_no_sweep(void **state)
 {
 	struct small *s = *state;
-	struct waiting waiting = {.flush.done = over};
 
 	save_many(s);
 	assert_int_equal(kv_space_clear(s->cache, s->space), 0);
@@ -434,13 +458,7 @@ static void the_first_save_after_a_crash_waits_for_no_sweep(void **state)
 	/* A flush waits for the sweep: unswept slots may hold an older copy of
 	 * a removed block. */
 	assert_int_equal(small_remove_block(s, 1), 0);
-	kv_flush_submit(s->cache, s->space, &waiting.flush);
-	usleep(50000);
-	assert_false(waiting.over);
-	hold = false;
-	while (!waiting.over)
-		usleep(1000);
-	assert_int_equal(waiting.status, 0);
+	assert_int_equal(flush_during_sweep(s), 0);
 }
 
 /* After a crash, free slots hold prologues of removed blocks: these blocks must
@@ -448,7 +466,6 @@ static void the_first_save_after_a_crash_waits_for_no_sweep(void **state)
 static void what_a_crash_left_is_swept_before_its_slot_is_taken(void **state)
 {
 	struct small *s = *state;
-	char path[128];
 
 	save_many(s);
 	hold = true; /* hold up the deletion before it zeroes prologues */
@@ -461,10 +478,7 @@ static void what_a_crash_left_is_swept_before_its_slot_is_taken(void **state)
 	assert_int_equal(small_remove_block(s, 3), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	crash(s);
-	snprintf(path, sizeof(path), "%s/index/data.mdb", s->path);
-	assert_int_equal(unlink(path), 0);
-	small_must_open(s); /* the index is rebuilt from the prologues on SSD */
-	assert_int_equal(present(s), 0);
+	lose_index(s);
 }
 
 /* Wait until the records of all removed blocks are deleted. */
@@ -494,31 +508,6 @@ static void begin_sweep_after_crash(struct small *s)
 	held = false;
 	small_must_open(s);
 	wait_until_held();
-	assert_int_equal(present(s), 0);
-}
-
-/* Flush while the sweep is held up, then let it go on. */
-static int flush_during_sweep(struct small *s)
-{
-	struct waiting waiting = {.flush.done = over};
-
-	kv_flush_submit(s->cache, s->space, &waiting.flush);
-	usleep(50000);
-	assert_false(waiting.over);
-	hold = false;
-	while (!waiting.over)
-		usleep(1000);
-	return waiting.status;
-}
-
-/* The index is rebuilt from the prologues on SSD: no block may be found. */
-static void lose_index(struct small *s)
-{
-	char path[128];
-
-	snprintf(path, sizeof(path), "%s/index/data.mdb", s->path);
-	assert_int_equal(unlink(path), 0);
-	small_must_open(s);
 	assert_int_equal(present(s), 0);
 }
 

@@ -145,32 +145,47 @@ static void withdraw(struct node *node, unsigned user, unsigned n)
 	pthread_mutex_unlock(&fake.lock);
 }
 
-/* Acquire blocks @from to @to of the space of @user for the user @uid, and check every byte.
- * Return the number of
- * blocks before the first miss. *@ret_all (may be NULL): number of all
- * blocks found. */
-static unsigned acquire_as(struct node *node, unsigned user, uint32_t uid,
-			   unsigned from, unsigned to, unsigned *ret_all)
+/* Make an acquire of blocks @from to @to of the space of @user for the user @uid.  Its
+ * callback sets *@done. */
+static struct kv_acquire *new_acquire(struct node *node, unsigned user,
+				      uint32_t uid, unsigned from, unsigned to,
+				      _Atomic bool *done)
 {
 	const unsigned n = to - from;
 	struct kv_acquire *a = calloc(1, sizeof(*a) + n * sizeof(*a->wants));
-	unsigned prefix = 0, all = 0;
-	_Atomic bool done = false;
 
 	a->space = node->spaces[user];
 	a->n = n;
 	a->remote = true;
 	a->uid = uid;
 	a->done = small_settled;
-	a->arg = &done;
+	a->arg = done;
 	for (unsigned i = 0; i < n; i++)
 		a->wants[i].key = small_key(from + i);
+	return a;
+}
+
+static void free_acquire(struct node *node, struct kv_acquire *a)
+{
+	kv_acquire_release(node->s.cache, a);
+	free(a);
+}
+
+/* Acquire these blocks and check every byte.  Return the number of blocks before the
+ * first miss.  *@ret_all (may be NULL): number of all blocks found. */
+static unsigned acquire_as(struct node *node, unsigned user, uint32_t uid,
+			   unsigned from, unsigned to, unsigned *ret_all)
+{
+	unsigned prefix = 0, all = 0;
+	_Atomic bool done = false;
+	struct kv_acquire *a = new_acquire(node, user, uid, from, to, &done);
+
 	if (kv_acquire_submit(node->s.cache, a))
 		while (!done)
 			usleep(100);
 	else
 		kv_acquire_touch(node->s.cache, a);
-	for (unsigned i = 0; i < n; i++) {
+	for (unsigned i = 0; i < a->n; i++) {
 		const struct kv_want *w = &a->wants[i];
 		uint8_t *file;
 		size_t bytes;
@@ -184,8 +199,7 @@ static unsigned acquire_as(struct node *node, unsigned user, uint32_t uid,
 		prefix += prefix == i;
 		all++;
 	}
-	kv_acquire_release(node->s.cache, a);
-	free(a);
+	free_acquire(node, a);
 	if (ret_all)
 		*ret_all = all;
 	return prefix;
@@ -363,26 +377,19 @@ static void test_too_few_blocks_are_not_worth_it(void **state)
 static void test_what_is_settled_at_once_is_not_told_again(void **state)
 {
 	struct node *node = *state;
-	struct kv_acquire *a = calloc(1, sizeof(*a) + 10 * sizeof(*a->wants));
 	_Atomic bool done = false;
+	struct kv_acquire *a;
 
 	open_node(node);
 	provide(node, 0, 0, 8, 1000);
 	assert_int_equal(acquire(node, 0, 0, 8, NULL), 8);
-	a->space = node->spaces[0];
-	a->n = 10;
-	a->remote = true;
+	a = new_acquire(node, 0, 0, 0, 10, &done);
 	a->part = 1;
-	a->done = small_settled;
-	a->arg = &done;
-	for (unsigned i = 0; i < a->n; i++)
-		a->wants[i].key = small_key(i);
 	assert_int_equal(kv_acquire_submit(node->s.cache, a), 0);
 	assert_int_equal(a->wants[7].status, 0);
 	assert_int_equal(a->wants[9].status, -ENOENT);
 	assert_false(done);
-	kv_acquire_release(node->s.cache, a);
-	free(a);
+	free_acquire(node, a);
 }
 
 static void test_without_an_order_every_block_is_asked_for(void **state)
@@ -517,8 +524,8 @@ static void test_a_failed_get_is_sent_three_times(void **state)
 static void test_nothing_is_retried_for_nobody(void **state)
 {
 	struct node *node = *state;
-	struct kv_acquire *a = calloc(1, sizeof(*a) + 8 * sizeof(*a->wants));
 	_Atomic bool done = false;
+	struct kv_acquire *a;
 
 	open_node(node);
 	provide(node, 0, 0, 8, 1000);
@@ -527,18 +534,11 @@ static void test_nothing_is_retried_for_nobody(void **state)
 	failures_left = 3;
 	asks_for_ms = 0;
 	set_rule(fail_some);
-	a->space = node->spaces[0];
-	a->n = 8;
-	a->remote = true;
-	a->done = small_settled;
-	a->arg = &done;
-	for (unsigned i = 0; i < 8; i++)
-		a->wants[i].key = small_key(i);
+	a = new_acquire(node, 0, 0, 0, 8, &done);
 	assert_true(kv_acquire_submit(node->s.cache, a) > 0);
 	kv_acquire_cancel(node->s.cache, a, -ETIMEDOUT);
 	assert_true(done);
-	kv_acquire_release(node->s.cache, a);
-	free(a);
+	free_acquire(node, a);
 	usleep(600000);
 	/* The GETs of the other blocks have continued, so the next acquire
 	 * hits. */
@@ -879,18 +879,12 @@ static void clear(struct node *node)
  * (0 and 2) does not come, even if it arrives between the two (1). */
 static void forget_on_its_way(struct node *node, unsigned order)
 {
-	struct kv_acquire *a = calloc(1, sizeof(*a) + sizeof(*a->wants));
 	const struct kv_key key = small_key(0);
 	_Atomic bool done, came = false;
+	struct kv_acquire *a = new_acquire(node, 0, 0, 0, 1, &came);
 	struct kv_forget *forget;
 	struct kv_block_info info;
 
-	a->space = node->spaces[0];
-	a->n = 1;
-	a->remote = true;
-	a->done = small_settled;
-	a->arg = &came;
-	a->wants[0].key = key;
 	if (order == 2)
 		clear(node);
 	assert_int_equal(kv_acquire_submit(node->s.cache, a), 1);
@@ -909,9 +903,8 @@ static void forget_on_its_way(struct node *node, unsigned order)
 	assert_int_equal(
 		kv_block_stat_key(node->s.cache, node->spaces[0], &key, &info),
 		-ENOENT);
-	kv_acquire_release(node->s.cache, a);
+	free_acquire(node, a);
 	free(forget);
-	free(a);
 }
 
 static void test_what_was_on_its_way_is_forgotten(void **state)
@@ -926,6 +919,33 @@ static void test_what_was_on_its_way_is_forgotten(void **state)
 		forget_on_its_way(node, order);
 	/* Objects that are put later are fetched. */
 	assert_int_equal(acquire(node, 0, 0, 2, NULL), 2);
+}
+
+/* A block that was requested for the former owner of its space does not come. */
+static void test_what_was_on_its_way_is_not_for_another_owner(void **state)
+{
+	const struct kv_key key = small_key(0);
+	struct node *node = *state;
+	_Atomic bool came = false;
+	struct kv_block_info info;
+	struct kv_acquire *a;
+
+	node->s.config.remote.threshold = 1;
+	open_node(node);
+	provide(node, 0, 0, 1, 1000);
+	set_rule(read_slowly);
+	a = new_acquire(node, 0, 0, 0, 1, &came);
+	assert_int_equal(kv_acquire_submit(node->s.cache, a), 1);
+	usleep(100000);
+	assert_int_equal(
+		kv_space_chown(node->s.cache, node->spaces[0], 7, 7, 0755), 0);
+	while (!came)
+		usleep(1000);
+	assert_int_equal(a->wants[0].status, -ENOENT);
+	assert_int_equal(
+		kv_block_stat_key(node->s.cache, node->spaces[0], &key, &info),
+		-ENOENT);
+	free_acquire(node, a);
 }
 
 /* ---- deadlines ---- */
@@ -1017,9 +1037,9 @@ static void test_memory_is_bounded(void **state)
  * ended: without memory, blocks are misses, for this user only. */
 static void test_gets_that_wait_are_charged(void **state)
 {
-	struct kv_acquire *a = calloc(1, sizeof(*a) + 64 * sizeof(*a->wants));
 	struct node *node = *state;
 	struct kv_accounts *accounts;
+	struct kv_acquire *a;
 	struct kv_account *account;
 	_Atomic bool done = false;
 	unsigned asked = 0;
@@ -1032,11 +1052,7 @@ static void test_gets_that_wait_are_charged(void **state)
 	account = kv_account_get(accounts, 0);
 	stuck = false;
 	set_rule(hang);
-	a->space = node->spaces[0];
-	a->n = 64;
-	a->remote = true;
-	a->done = small_settled;
-	a->arg = &done;
+	a = new_acquire(node, 0, 0, 0, 64, &done);
 	for (unsigned i = 0; i < 100; i++) {
 		for (unsigned k = 0; k < 64; k++)
 			a->wants[k].key = small_key(64 * i + k);
@@ -1308,27 +1324,20 @@ static void test_an_optional_backend_may_come_later(void **state)
 static void test_the_end_waits_for_nobody(void **state)
 {
 	struct node *node = *state;
-	struct kv_acquire *a = calloc(1, sizeof(*a) + 64 * sizeof(*a->wants));
 	_Atomic bool done = false;
+	struct kv_acquire *a;
 	uint64_t begin;
 
 	open_node(node);
 	provide(node, 0, 0, 64, 1000);
 	stuck = true;
 	set_rule(hang);
-	a->space = node->spaces[0];
-	a->n = 64;
-	a->remote = true;
-	a->done = small_settled;
-	a->arg = &done;
-	for (unsigned i = 0; i < 64; i++)
-		a->wants[i].key = small_key(i);
+	a = new_acquire(node, 0, 0, 0, 64, &done);
 	assert_true(kv_acquire_submit(node->s.cache, a) > 0);
 	while (sent(KV_REMOTE_GET) == 0)
 		usleep(1000);
 	kv_acquire_cancel(node->s.cache, a, -ETIMEDOUT);
-	kv_acquire_release(node->s.cache, a);
-	free(a);
+	free_acquire(node, a);
 	begin = kv_now_ns();
 	for (unsigned i = 0; i < USERS; i++)
 		kv_space_put(node->spaces[i]);
@@ -1357,6 +1366,7 @@ int main(void)
 		ON(test_a_forget_that_ends_early_closes_nothing),
 		ON(test_refused_deletes_close_nothing),
 		ON(test_what_was_on_its_way_is_forgotten),
+		ON(test_what_was_on_its_way_is_not_for_another_owner),
 		ON(test_who_waits_for_silence_is_let_go),
 		ON(test_who_answers_has_more_time),
 		ON(test_memory_is_bounded),

@@ -19,30 +19,15 @@
 
 static kvfs_key keys[KEYS];
 
-static long acquire(const kvfs_query *query, const kvfs_opts *opts)
-{
-	kvfs_lease *lease;
-	long n = kvfs_acquire(query, 1, opts, &lease);
-
-	if (n < 0)
-		return n;
-	n = kvfs_lease_wait(lease, KVFS_FOREVER);
-	kvfs_release(lease);
-	return n;
-}
-
-/* Lease the blocks, print how many, and compare them at the end of the input. */
-static long hold(const kvfs_query *query, const kvfs_opts *opts)
+/* Copy the leased blocks, print how many there are, and return at the end of the
+ * input whether the client can still read the same bytes. */
+static bool stay(kvfs_lease *lease, size_t n_keys, long n)
 {
 	static void *copies[KEYS];
 	uint64_t bytes;
-	kvfs_lease *lease;
-	long n = kvfs_acquire(query, 1, opts, &lease);
+	bool same = true;
 
-	if (n < 0)
-		return n;
-	n = kvfs_lease_wait(lease, KVFS_FOREVER);
-	for (size_t i = 0; i < query->n; i++) {
+	for (size_t i = 0; i < n_keys; i++) {
 		const void *file = kvfs_lease_file(lease, i, &bytes);
 
 		if (!file)
@@ -54,13 +39,25 @@ static long hold(const kvfs_query *query, const kvfs_opts *opts)
 	fflush(stdout);
 	while (getchar() != EOF)
 		;
-	for (size_t i = 0; i < query->n; i++) {
+	for (size_t i = 0; i < n_keys; i++) {
 		const void *file = kvfs_lease_file(lease, i, &bytes);
 
-		if (copies[i] && memcmp(copies[i], file, bytes) != 0)
-			n = -EBADMSG;
+		same &= !copies[i] || memcmp(copies[i], file, bytes) == 0;
 		free(copies[i]);
 	}
+	return same;
+}
+
+static long acquire(const kvfs_query *query, const kvfs_opts *opts, bool hold)
+{
+	kvfs_lease *lease;
+	long n = kvfs_acquire(query, 1, opts, &lease);
+
+	if (n < 0)
+		return n;
+	n = kvfs_lease_wait(lease, KVFS_FOREVER);
+	if (hold && !stay(lease, query->n, n))
+		n = -EBADMSG;
 	kvfs_release(lease);
 	return n;
 }
@@ -86,9 +83,9 @@ static long act(const kvfs_query *query, const char *verb, uint64_t ns)
 
 	opts.deadline = ns;
 	if (strcmp(verb, "acquire") == 0)
-		return acquire(query, &opts);
+		return acquire(query, &opts, false);
 	if (strcmp(verb, "hold") == 0)
-		return hold(query, &opts);
+		return acquire(query, &opts, true);
 	return strcmp(verb, "prefetch") == 0 ? prefetch(query, &opts) : -EINVAL;
 }
 
