@@ -256,10 +256,10 @@ struct kv_space {
 	/* entry in ssd->collecting, if @collecting is set */
 	TAILQ_ENTRY(kv_space) collects;
 	struct kv_bucket puts;
-	uint32_t clears;  /* number of calls of kv_clear_begin */
-	uint32_t forgets; /* these, and forgets of the whole space, so far */
-	uint32_t
-		forgetting; /* forgets of the whole space that have not ended */
+	uint32_t clears; /* number of calls of kv_clear_begin */
+	/* these, forgets of the whole space, and changes of its owner, so far */
+	uint32_t forgets;
+	uint32_t forgetting; /* forgets of the whole space under way */
 	struct kv_snapshot_list snapshots;
 	uint32_t n_snapshots;
 };
@@ -656,8 +656,8 @@ struct kv_fill {
 	const struct kv_layout *layout; /* space's, when the fill began */
 	bool must; /* keep the sealed block in DRAM until it is durable */
 	/* The block comes from the remote tier: kv_fill_seal returns -ESTALE if
-	 * a user has removed the block since kv_fill_begin, or has forgotten the
-	 * space since space->forgets was @forgets. */
+	 * a user has removed the block since kv_fill_begin, or if space->forgets
+	 * is not @forgets any more. */
 	bool fetched;
 	uint32_t forgets;
 	struct kv_want *holder;	 /* leases the sealed block; or NULL */

@@ -543,14 +543,9 @@ static void land(struct kv_remote *remote, struct get *get)
 	struct kv_digest digest;
 	struct kv_fill *fill;
 	struct kv_meta meta;
-	bool same;
 	int r = -ESTALE;
 
-	kv_lock(cache);
-	same = get->space->uid == get->uid;
-	kv_unlock(cache);
-	/* After a change of owner the blocks of the space are other objects. */
-	if (!remote->stop && same)
+	if (!remote->stop)
 		r = kv_fill_begin(cache, get->space, &get->key, entry->length,
 				  &fill);
 	if ((r == -EBUSY || r == -ENOSPC || r == -EAGAIN) &&

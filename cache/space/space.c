@@ -791,6 +791,7 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 	if (moved) {
 		space->own_seed |= kv_seed_is_of_locked(cache, space, former);
 		space->shared = false;
+		space->forgets++; /* blocks are other objects now */
 	}
 	kv_unlock(cache);
 	if (moved) {
