@@ -112,7 +112,7 @@ static bool write_line(int lock_fd, int64_t pages)
 	struct stat st;
 
 	read_boot_id(boot);
-	if (pages > 0 && fstat(lock_fd, &st) == 0)
+	if (fstat(lock_fd, &st) == 0)
 		snprintf(text, sizeof(text),
 			 "%" PRId64 " huge pages, boot %s, inode %ju\n", pages,
 			 boot, (uintmax_t)st.st_ino);

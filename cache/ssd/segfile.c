@@ -935,9 +935,11 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 		r = record(cache, file->id, slot_bytes);
 	KV_POINT("file.recorded");
 	kv_lock(cache);
-	ssd->unswept |= unswept && r < 0;
-	kv_flushes_settle_locked(cache,
-				 unswept && !file->device->failed ? r : 0);
+	if (unswept && r < 0) {
+		ssd->unswept = true;
+		if (!file->device->failed)
+			kv_flushes_settle_locked(cache, r);
+	}
 	ssd->n_unswept -= unswept;
 	kv_flushes_settle_locked(cache, 0);
 	if (r == 0) {
